@@ -1,0 +1,215 @@
+"""Bound functions: from the step to (lower, upper), as multiples of the final learning rate.
+
+AdaBound clips every learning rate to [α*·l(t), α*·u(t)]. A family is named by a string, or by a tuple of a
+string and numbers, so that it can live in a param group and in a checkpoint:
+
+========================  ==========================================================  ====================
+``bounds=``               l(t), u(t)                                                  at the end
+========================  ==========================================================  ====================
+``"harmonic"``            1 − 1/(γt+1),  1 + 1/(γt)                 (the paper's)     SGD as t → ∞
+``"exponential"``         1 − exp(−γt),  1/(1 − exp(−γt))                             SGD as t → ∞
+``"linear"``              min(1, γt),    max(1, 1/(γt))                               SGD at step 1/γ
+``("constant", l, u)``    l, u                                                        (1, 1) SGD, (0, ∞) Adam
+========================  ==========================================================  ====================
+
+>>> from dynabound.bounds import evaluate
+>>> evaluate("harmonic", gamma=0.001, step=1000)
+(0.5, 2.0)
+>>> evaluate(("constant", 0.0, math.inf), gamma=0.001, step=7)
+(0.0, inf)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+__all__ = ["FAMILIES", "Bounds", "Certificate", "certificate", "check", "evaluate"]
+
+Scalar: TypeAlias = "float | Tensor"
+BoundFunction: TypeAlias = "Callable[[Any], tuple[Any, Any]]"
+Bounds: TypeAlias = "str | tuple[str, float, float] | BoundFunction"
+"""A family's name, ``("constant", lower, upper)``, or a callable ``step -> (lower, upper)``."""
+
+
+def _harmonic(x: Any) -> tuple[Any, Any]:
+    # x/(1+x) is 1 − 1/(x+1) without the cancellation that ruins it for small x = γt.
+    return x / (1 + x), 1 + 1 / x
+
+
+def _exponential(x: Any) -> tuple[Any, Any]:
+    lower = -torch.expm1(-x) if isinstance(x, Tensor) else -math.expm1(-x)
+    return lower, 1 / lower
+
+
+def _linear(x: Any) -> tuple[Any, Any]:
+    lower = x.clamp(max=1) if isinstance(x, Tensor) else min(1.0, x)
+    return lower, 1 / lower
+
+
+_GAMMA_FAMILIES = {"harmonic": _harmonic, "exponential": _exponential, "linear": _linear}
+FAMILIES: tuple[str, ...] = (*_GAMMA_FAMILIES, "constant")
+"""The names of the built-in families."""
+
+
+def check(bounds: Any) -> None:
+    """Raise if ``bounds`` is none of the forms that this module knows.
+
+    >>> check("cubic")
+    Traceback (most recent call last):
+    ...
+    ValueError: bounds='cubic': must be 'harmonic', 'exponential', 'linear', ('constant', lower, upper) ...
+    """
+    allowed = (
+        f"must be {', '.join(map(repr, _GAMMA_FAMILIES))}, ('constant', lower, upper) with 0 <= lower <= upper, "
+        "or a callable step -> (lower, upper)"
+    )
+    if callable(bounds):
+        return
+    if not isinstance(bounds, (str, tuple, list)):
+        raise TypeError(f"bounds={bounds!r}: {allowed}")
+    if isinstance(bounds, str):
+        if bounds not in _GAMMA_FAMILIES:
+            raise ValueError(f"bounds={bounds!r}: {allowed}")
+        return
+    numbers = bounds[1:]
+    if len(bounds) != 3 or bounds[0] != "constant" or not all(isinstance(n, (int, float)) for n in numbers):
+        raise ValueError(f"bounds={bounds!r}: {allowed}")
+    if not 0 <= numbers[0] <= numbers[1] or math.isinf(numbers[0]):
+        raise ValueError(f"bounds={bounds!r}: {allowed}")
+
+
+def evaluate(bounds: Bounds, gamma: float, step: int | Tensor) -> tuple[Any, Any]:
+    """The lower and upper bound at ``step`` (counted from 1), as multiples of the final learning rate.
+
+    With a tensor step the result is tensors, so that it can be captured in a graph.
+
+    >>> evaluate("linear", gamma=0.1, step=20)
+    (1.0, 1.0)
+    >>> evaluate(lambda t: (0.5, 1.0 + 1.0 / t), gamma=0.1, step=4)
+    (0.5, 1.25)
+    """
+    if isinstance(bounds, str):
+        return _GAMMA_FAMILIES[bounds](gamma * step)
+    if not callable(bounds):
+        return bounds[1], bounds[2]
+    lower, upper = bounds(step)
+    if not any(isinstance(value, Tensor) for value in (step, lower, upper)) and not 0 <= lower <= upper:
+        raise ValueError(
+            f"bounds({step}) returned ({lower}, {upper}): a bound function must return 0 <= lower <= upper"
+        )
+    return lower, upper
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What the theory says about a pair of bound functions; see :func:`certificate`."""
+
+    lower_positive: bool
+    """η_l(t) > 0 for every t."""
+    lower_never_decreases: bool
+    upper_never_increases: bool
+    limits_agree: bool
+    """η_l and η_u converge to the same final learning rate."""
+    m: float
+    """M = sup_t t/η_l(t) − (t−1)/η_u(t−1); infinite where no such constant exists."""
+    checked_until: float
+    """The last step looked at: infinite for the built-in families, whose answer is exact."""
+
+    @property
+    def meets_theorem_4(self) -> bool:
+        """Whether the assumptions that the paper's Theorem 4 makes on the bounds hold."""
+        return self.lower_positive and self.lower_never_decreases and self.upper_never_increases and self.limits_agree
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the corrected regret guarantee, which is O(M·√T), holds with a finite M."""
+        return self.lower_positive and math.isfinite(self.m)
+
+
+def certificate(
+    bounds: Bounds = "harmonic", gamma: float = 1e-3, final_lr: float = 0.1, steps: int = 100_000
+) -> Certificate:
+    """Check bound functions against the theory.
+
+    The paper's Theorem 4 asks that η_l is positive and never decreases, that η_u never increases, and that both
+    converge to the same rate. That is not enough: its proof needs 1/η_t to never decrease, which does not follow.
+    The guarantee that does hold (Savarese 2019, Theorem 3) needs a constant M with
+    t/η_l(t) − (t−1)/η_u(t−1) ≤ M for every t, and gives a regret of O(M·√T).
+
+    For the built-in families the answer is exact and covers every t; a callable is examined at t = 1 … ``steps``
+    and ``limits_agree`` then asks that the bounds are within 1% of each other at the end.
+
+    >>> certificate("harmonic", gamma=0.5, final_lr=1.0).m       # 1 + 2/γ
+    5.0
+    >>> certificate(("constant", 0.5, 2.0)).guaranteed
+    False
+    """
+    check(bounds)
+    if not (math.isfinite(gamma) and gamma > 0):
+        raise ValueError(f"gamma={gamma!r}: must be a finite number > 0")
+    if not (math.isfinite(final_lr) and final_lr > 0):
+        raise ValueError(f"final_lr={final_lr!r}: must be a finite number > 0")
+    if callable(bounds):
+        return _examine(bounds, final_lr, steps)
+    if isinstance(bounds, str):
+        m, positive, agree = _FAMILY_M[bounds](gamma), True, True
+    else:
+        _, lower, upper = bounds
+        positive, agree = lower > 0, lower == upper
+        m = 1 / lower if positive and agree else math.inf
+    return Certificate(positive, True, True, agree, m / final_lr, math.inf)
+
+
+def _gap(bounds: Bounds, gamma: float, t: int) -> float:
+    """t/l(t) − (t−1)/u(t−1)."""
+    before = (t - 1) / evaluate(bounds, gamma, t - 1)[1] if t > 1 else 0.0
+    lower = evaluate(bounds, gamma, t)[0]
+    return float(t / lower - before) if lower > 0 else math.inf
+
+
+def _linear_m(gamma: float) -> float:
+    # The gap falls until the bounds meet at step 1/γ, turns there, and is 1 for good one step later.
+    meet = math.ceil(1 / gamma)
+    return max(_gap("linear", gamma, t) for t in (1, meet, meet + 1, meet + 2))
+
+
+def _exponential_m(gamma: float) -> float:
+    # The gap 1 + t/(exp(γt)−1) + (t−1)·exp(−γ(t−1)) rises to a single peak before t = 1 + 1/γ, and then falls.
+    low, high = 1, 2 + math.ceil(1 / gamma)
+    while high - low > 2:
+        third = (high - low) // 3
+        left, right = low + third, high - third
+        if _gap("exponential", gamma, left) < _gap("exponential", gamma, right):
+            low = left
+        else:
+            high = right
+    return max(_gap("exponential", gamma, t) for t in range(low, high + 1))
+
+
+_FAMILY_M: dict[str, Callable[[float], float]] = {
+    "harmonic": lambda gamma: 1 + 2 / gamma,
+    "exponential": _exponential_m,
+    "linear": _linear_m,
+}
+
+
+def _examine(bounds: BoundFunction, final_lr: float, steps: int) -> Certificate:
+    if steps < 1:
+        raise ValueError(f"steps={steps!r}: must be >= 1")
+    positive = rises = falls = True
+    m, before, before_last = 0.0, 0.0, (0.0, math.inf)
+    for t in range(1, steps + 1):
+        lower, upper = evaluate(bounds, 1.0, t)
+        positive &= lower > 0
+        rises &= lower >= before_last[0]
+        falls &= upper <= before_last[1]
+        m = max(m, t / lower - before if lower > 0 else math.inf)
+        before, before_last = t / upper if upper > 0 else math.inf, (lower, upper)
+    agree = before_last[1] - before_last[0] <= 0.01 * before_last[1]
+    return Certificate(positive, rises, falls, agree, m / final_lr, steps)

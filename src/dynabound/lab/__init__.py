@@ -1,0 +1,1 @@
+"""The laboratory: data, models and runs. Needs the extra ``lab``."""

@@ -1,0 +1,61 @@
+"""The update rule on lists of tensors: for accelerators, tensor subclasses and torch.compile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynabound.optim._scalars import Scalars
+
+
+def update(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    max_exp_avg_sqs: list[Tensor],
+    steps: list[Tensor],
+    s: Scalars,
+    dtype: torch.dtype,
+) -> None:
+    """Update every parameter and its state in place, computing in ``dtype``; scalars may be one per parameter."""
+    stored = [params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs]
+    working = [[tensor.to(dtype) for tensor in tensors] for tensors in stored]
+    _update_lists(working, [grad.to(dtype) for grad in grads], s)
+    for tensors, results in zip(stored, working, strict=True):
+        if tensors and results[0] is not tensors[0]:
+            torch._foreach_copy_(tensors, results)
+    torch._foreach_add_(steps, 1)
+
+
+def _update_lists(lists: list[list[Tensor]], grads: list[Tensor], s: Scalars) -> None:
+    params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = lists
+    if s.sign < 0:
+        grads = list(torch._foreach_neg(grads))
+    if s.l2 != 0:
+        grads = list(torch._foreach_add(grads, params, alpha=s.l2))
+    torch._foreach_lerp_(exp_avgs, grads, _spread(1 - s.beta1))
+    torch._foreach_mul_(exp_avg_sqs, s.beta2)
+    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - s.beta2)
+    if max_exp_avg_sqs:
+        torch._foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
+        exp_avg_sqs = max_exp_avg_sqs
+    rates = torch._foreach_sqrt(exp_avg_sqs)
+    torch._foreach_add_(rates, s.eps)
+    torch._foreach_reciprocal_(rates)
+    torch._foreach_mul_(rates, _spread(s.step_size))
+    torch._foreach_clamp_min_(rates, _spread(s.lower))
+    torch._foreach_clamp_max_(rates, _spread(s.upper))
+    if isinstance(s.shrink, Tensor) or s.shrink != 1:
+        torch._foreach_mul_(params, _spread(s.shrink))
+    torch._foreach_addcmul_(params, rates, exp_avgs, value=-1)
+    if s.low > float("-inf") or s.high < float("inf"):
+        torch._foreach_clamp_min_(params, s.low)
+        torch._foreach_clamp_max_(params, s.high)
+
+
+def _spread(scalar: Any) -> Any:
+    """A vector of one scalar per parameter as the list of tensors that foreach functions take."""
+    return list(scalar.unbind()) if isinstance(scalar, Tensor) and scalar.dim() else scalar

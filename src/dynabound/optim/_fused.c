@@ -1,0 +1,445 @@
+/* The AdaBound update in one pass over memory.
+ *
+ * For every element of every tensor of a call:
+ *
+ *     g     = sign * grad + l2 * p                     gradient, turned around by maximize, with L2 decay
+ *     m     = beta1 * m + (1 - beta1) * g
+ *     v     = beta2 * v + (1 - beta2) * g * g
+ *     vmax  = max(vmax, v)                             AMSBound only; takes v's place below
+ *     rate  = clip(step_size / (sqrt(v) + eps), lower, upper)
+ *     p     = clip(shrink * p - rate * m, low, high)
+ *
+ * which is _loop.py's rule. The tensors' memory is read through DLPack's C exchange interface and the file uses only
+ * CPython's limited API: no torch headers, so that one binary serves every torch and every Python.
+ * Floating-point contraction is off (see setup.py): all instruction sets and thread counts give the same bits.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define INLINE static inline __attribute__((always_inline))
+#define RESTRICT restrict
+#else
+#define INLINE static inline
+#define RESTRICT
+#endif
+
+/* Below this many elements a second thread costs more than it saves. */
+#define ELEMENTS_PER_THREAD 8192
+/* Threads split the work at multiples of this, so that none shares a cache line or a vector with another. */
+#define SPLIT 64
+
+typedef struct {
+    double step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high;
+} Scalars;
+
+typedef struct {
+    void *p, *m, *v, *vmax;
+    const void *g;
+    Py_ssize_t count;
+} Tensor;
+
+/* ---- 16-bit numbers, without branches, so that the compiler vectorises the conversions ---- */
+
+INLINE float bits_to_float(uint32_t bits) { float x; memcpy(&x, &bits, sizeof x); return x; }
+INLINE uint32_t float_to_bits(float x) { uint32_t bits; memcpy(&bits, &x, sizeof bits); return bits; }
+
+INLINE float load_bf16(uint16_t h) { return bits_to_float((uint32_t)h << 16); }
+
+INLINE uint16_t store_bf16(float x) {
+    uint32_t bits = float_to_bits(x);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16; /* to nearest, ties to even */
+    return (uint16_t)(x != x ? 0x7fc0u : rounded);
+}
+
+INLINE float load_f16(uint16_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7fffu);
+    /* A subnormal half is its mantissa times 2^-24; any other is rebiased by 112 = 127 - 15. */
+    float subnormal = (float)(int32_t)magnitude * 0x1p-24f;
+    float normal = bits_to_float((magnitude << 13) + (112u << 23));
+    float special = bits_to_float((magnitude << 13) | 0x7f800000u);
+    float x = magnitude < 0x0400u ? subnormal : magnitude < 0x7c00u ? normal : special;
+    return bits_to_float(float_to_bits(x) | (uint32_t)(h & 0x8000u) << 16);
+}
+
+INLINE uint16_t store_f16(float x) {
+    uint32_t bits = float_to_bits(x), magnitude = bits & 0x7fffffffu;
+    /* Adding 0.5 leaves a subnormal half's mantissa, correctly rounded, in the low bits of the sum. */
+    uint32_t subnormal = float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (magnitude - (112u << 23) + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
+    uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    uint32_t h = magnitude < (113u << 23) ? subnormal : magnitude < (143u << 23) ? normal : special;
+    return (uint16_t)(h | (bits >> 16 & 0x8000u));
+}
+
+#define SAME(x) (x)
+
+/* ---- the rule ---- */
+
+/* One body per pair of parameter type P and state type S, computing in R; ams and decay are constants at every call. */
+#define DEFINE_BODY(NAME, P, LOAD_P, STORE_P, S, LOAD_S, STORE_S, R, SQRT)                                        \
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int l2) { \
+        P *RESTRICT p = (P *)t->p;                                                                                \
+        const P *RESTRICT g_in = (const P *)t->g;                                                                 \
+        S *RESTRICT m_io = (S *)t->m;                                                                             \
+        S *RESTRICT v_io = (S *)t->v;                                                                             \
+        S *RESTRICT vmax_io = (S *)t->vmax;                                                                       \
+        const R step_size = (R)s->step_size, lower = (R)s->lower, upper = (R)s->upper, eps = (R)s->eps,           \
+                beta1 = (R)s->beta1, rest1 = (R)(1 - s->beta1), beta2 = (R)s->beta2, rest2 = (R)(1 - s->beta2),   \
+                shrink = (R)s->shrink, decay = (R)s->l2, sign = (R)s->sign, low = (R)s->low, high = (R)s->high;   \
+        for (Py_ssize_t i = from; i < to; i++) {                                                                  \
+            R x = LOAD_P(p[i]), g = sign * LOAD_P(g_in[i]);                                                       \
+            if (l2) g += decay * x;                                                                               \
+            R m = beta1 * LOAD_S(m_io[i]) + rest1 * g;                                                            \
+            R v = beta2 * LOAD_S(v_io[i]) + rest2 * (g * g);                                                      \
+            m_io[i] = STORE_S(m);                                                                                 \
+            v_io[i] = STORE_S(v);                                                                                 \
+            if (ams) {                                                                                            \
+                R vmax = LOAD_S(vmax_io[i]);                                                                      \
+                v = v <= vmax ? vmax : v; /* a NaN in v wins, as in torch.maximum */                              \
+                vmax_io[i] = STORE_S(v);                                                                          \
+            }                                                                                                     \
+            R rate = step_size / (SQRT(v) + eps);                                                                 \
+            rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */     \
+            rate = rate > upper ? upper : rate;                                                                   \
+            x = shrink * x - rate * m;                                                                            \
+            x = x < low ? low : x;                                                                                \
+            x = x > high ? high : x;                                                                              \
+            p[i] = STORE_P(x);                                                                                    \
+        }                                                                                                         \
+    }
+
+typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, int, int);
+
+#define DEFINE_FOR(NAME, ISA, TARGET)                                                                             \
+    TARGET static void NAME##_##ISA(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams,   \
+                                    int l2) {                                                                     \
+        if (ams && l2) NAME##_body(t, from, to, s, 1, 1);                                                         \
+        else if (ams) NAME##_body(t, from, to, s, 1, 0);                                                          \
+        else if (l2) NAME##_body(t, from, to, s, 0, 1);                                                           \
+        else NAME##_body(t, from, to, s, 0, 0);                                                                   \
+    }
+
+/* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and no arithmetic to speak of. */
+INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int l2) {
+    float *RESTRICT p = (float *)t->p, *RESTRICT m = (float *)t->m, *RESTRICT v = (float *)t->v;
+    const float *RESTRICT g = (const float *)t->g;
+    const float sign = (float)s->sign;
+    (void)ams, (void)l2;
+    for (Py_ssize_t i = from; i < to; i++) {
+        float x = sign * g[i];
+        m[i] = m[i] + x;
+        v[i] = v[i] + x;
+        p[i] = p[i] + x;
+    }
+}
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define X86_DISPATCH 1
+#define AVX2 __attribute__((target("avx2,fma")))
+#define AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define DEFINE_ALL(NAME) DEFINE_FOR(NAME, avx512, AVX512) DEFINE_FOR(NAME, avx2, AVX2) DEFINE_FOR(NAME, baseline, )
+#define LEVELS(NAME) {NAME##_baseline, NAME##_avx2, NAME##_avx512}
+static const char *const LEVEL_NAMES[] = {"baseline", "avx2", "avx512"};
+#else
+#define DEFINE_ALL(NAME) DEFINE_FOR(NAME, baseline, )
+#define LEVELS(NAME) {NAME##_baseline}
+static const char *const LEVEL_NAMES[] = {"baseline"};
+#endif
+#define LEVEL_COUNT (int)(sizeof LEVEL_NAMES / sizeof *LEVEL_NAMES)
+
+DEFINE_BODY(f32, float, SAME, SAME, float, SAME, SAME, float, sqrtf)
+DEFINE_BODY(f64, double, SAME, SAME, double, SAME, SAME, double, sqrt)
+DEFINE_BODY(bf16_f32, uint16_t, load_bf16, store_bf16, float, SAME, SAME, float, sqrtf)
+DEFINE_BODY(f16_f32, uint16_t, load_f16, store_f16, float, SAME, SAME, float, sqrtf)
+DEFINE_BODY(bf16, uint16_t, load_bf16, store_bf16, uint16_t, load_bf16, store_bf16, float, sqrtf)
+DEFINE_BODY(f16, uint16_t, load_f16, store_f16, uint16_t, load_f16, store_f16, float, sqrtf)
+DEFINE_ALL(f32)
+DEFINE_ALL(f64)
+DEFINE_ALL(bf16_f32)
+DEFINE_ALL(f16_f32)
+DEFINE_ALL(bf16)
+DEFINE_ALL(f16)
+DEFINE_ALL(stream)
+
+/* In the order of KINDS below; the stream is last. */
+static const Update UPDATES[][LEVEL_COUNT] = {
+    LEVELS(f32), LEVELS(f64), LEVELS(bf16_f32), LEVELS(f16_f32), LEVELS(bf16), LEVELS(f16), LEVELS(stream),
+};
+
+static int best_level(void) {
+#ifdef X86_DISPATCH
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return 2;
+    return avx2;
+#else
+    return 0;
+#endif
+}
+
+/* ---- sharing out the work ---- */
+
+/* Update elements [from, to) of the concatenation of all tensors. */
+static void walk(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t from, Py_ssize_t to,
+                 const Scalars *s, int ams, int l2) {
+    for (Py_ssize_t k = 0, start = 0; k < count && start < to; start += tensors[k++].count) {
+        Py_ssize_t first = from > start ? from - start : 0;
+        Py_ssize_t last = to - start < tensors[k].count ? to - start : tensors[k].count;
+        if (first < last) update(&tensors[k], first, last, s, ams, l2);
+    }
+}
+
+static void run(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t total, const Scalars *s, int ams,
+                int l2, int threads) {
+    if (threads > total / ELEMENTS_PER_THREAD) threads = (int)(total / ELEMENTS_PER_THREAD);
+#ifdef _OPENMP
+    if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+        {
+            Py_ssize_t team = omp_get_num_threads(), me = omp_get_thread_num();
+            Py_ssize_t share = (total / team + SPLIT - 1) / SPLIT * SPLIT;
+            Py_ssize_t from = me * share, to = me == team - 1 ? total : from + share;
+            walk(update, tensors, count, from, to < total ? to : total, s, ams, l2);
+        }
+        return;
+    }
+#endif
+    walk(update, tensors, count, 0, total, s, ams, l2);
+}
+
+/* ---- tensors, as DLPack (github.com/dmlc/dlpack) lays them out ---- */
+
+typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType;
+
+typedef struct {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    DLDataType dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} DLTensor;
+
+typedef struct {
+    uint32_t major, minor;
+    void *older;
+    void *allocate, *managed_from_object, *managed_to_object;
+    int (*view)(void *object, DLTensor *out); /* borrows; needs no cleaning up */
+} DLExchange;
+
+enum { DL_CPU = 1, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
+
+static struct {
+    const DLExchange *exchange;
+    PyObject *tensor_type, *parameter_type, *is_neg;
+} torch;
+
+/* The kinds of UPDATES: what a parameter and its state are made of. */
+static const struct { uint8_t param_code, param_bits, state_code, state_bits; } KINDS[] = {
+    {DL_FLOAT, 32, DL_FLOAT, 32}, {DL_FLOAT, 64, DL_FLOAT, 64},   {DL_BFLOAT, 16, DL_FLOAT, 32},
+    {DL_FLOAT, 16, DL_FLOAT, 32}, {DL_BFLOAT, 16, DL_BFLOAT, 16}, {DL_FLOAT, 16, DL_FLOAT, 16},
+};
+enum { STREAM = sizeof KINDS / sizeof *KINDS };
+
+/* The memory of a plain torch.Tensor or Parameter on the CPU; false for anything else. */
+static int view(PyObject *object, DLTensor *out) {
+    PyObject *type = (PyObject *)Py_TYPE(object);
+    if (type != torch.tensor_type && type != torch.parameter_type) return 0;
+    if (torch.exchange->view(object, out)) {
+        PyErr_Clear(); /* sparse, meta, … */
+        return 0;
+    }
+    out->data = (char *)out->data + out->byte_offset;
+    return out->device_type == DL_CPU && out->dtype.lanes == 1;
+}
+
+static int same_layout(const DLTensor *a, const DLTensor *b) {
+    if (a->ndim != b->ndim) return 0;
+    for (int32_t i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i] || (a->shape[i] > 1 && a->strides[i] != b->strides[i])) return 0;
+    return 1;
+}
+
+/* Whether the elements fill their memory without gaps or overlaps, in whatever order of dimensions. */
+static int is_dense(const DLTensor *t, Py_ssize_t *count) {
+    *count = 1;
+    for (int32_t i = 0; i < t->ndim; i++) *count *= t->shape[i];
+    int64_t expected = 1;
+    while (*count > 1 && expected < *count) {
+        int32_t i = 0;
+        while (i < t->ndim && !(t->shape[i] > 1 && t->strides[i] == expected)) i++;
+        if (i == t->ndim) return 0;
+        expected *= t->shape[i];
+    }
+    return 1;
+}
+
+/* The lists of one call: parameters, gradients, first and second moments, and for AMSBound the largest of those. */
+typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
+
+/* Fill in what the kernel needs of the k-th parameter; the kind, or -1 where the kernel does not apply. */
+static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out, int64_t **step) {
+    DLTensor p, g, m, v, vmax, s;
+    int ams = PyList_Size(lists->vmax) > 0;
+    if (!view(PyList_GetItem(lists->p, k), &p) || !view(PyList_GetItem(lists->g, k), &g) ||
+        !view(PyList_GetItem(lists->m, k), &m) || !view(PyList_GetItem(lists->v, k), &v) ||
+        (ams && !view(PyList_GetItem(lists->vmax, k), &vmax)) || !view(PyList_GetItem(lists->steps, k), &s))
+        return -1;
+    if (!same_layout(&p, &g) || !same_layout(&p, &m) || !same_layout(&p, &v) || (ams && !same_layout(&p, &vmax)) ||
+        !is_dense(&p, &out->count) || memcmp(&p.dtype, &g.dtype, sizeof p.dtype) ||
+        memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
+        s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
+        return -1;
+    out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
+    *step = s.data;
+    for (int kind = 0; kind < STREAM; kind++)
+        if (KINDS[kind].param_code == p.dtype.code && KINDS[kind].param_bits == p.dtype.bits &&
+            KINDS[kind].state_code == m.dtype.code && KINDS[kind].state_bits == m.dtype.bits)
+            return kind;
+    return -1;
+}
+
+/* A gradient may be a view that torch negates as it reads it; its memory then holds the opposite. */
+static int is_negated(PyObject *tensor) {
+    PyObject *answer = PyObject_CallMethodObjArgs(tensor, torch.is_neg, NULL);
+    int negated = answer ? answer == Py_True : -1;
+    Py_XDECREF(answer);
+    return negated;
+}
+
+static int check_lists(const Lists *lists) {
+    Py_ssize_t count = PyList_Size(lists->p), ams = PyList_Size(lists->vmax);
+    if (torch.exchange && PyList_Size(lists->g) == count && PyList_Size(lists->m) == count &&
+        PyList_Size(lists->v) == count && PyList_Size(lists->steps) == count && (!ams || ams == count))
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "fused update: connect() was not called, or lists of different lengths");
+    return 0;
+}
+
+#define LISTS_FORMAT "O!O!O!O!O!O!"
+#define LISTS_ARGUMENTS(l)                                                                                        \
+    &PyList_Type, &(l).p, &PyList_Type, &(l).g, &PyList_Type, &(l).m, &PyList_Type, &(l).v, &PyList_Type,         \
+        &(l).vmax, &PyList_Type, &(l).steps
+
+/* ---- the Python side ---- */
+
+static PyObject *connect(PyObject *self, PyObject *args) {
+    PyObject *tensor, *parameter, *capsule;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", &tensor, &parameter, &capsule)) return NULL;
+    const DLExchange *exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (!exchange) return NULL;
+    while (exchange && exchange->major != 1) exchange = exchange->older;
+    if (!exchange || !exchange->view) {
+        PyErr_SetString(PyExc_ImportError, "this torch offers no DLPack 1 exchange of borrowed tensors");
+        return NULL;
+    }
+    torch.is_neg = PyUnicode_InternFromString("is_neg");
+    torch.tensor_type = Py_NewRef(tensor);
+    torch.parameter_type = Py_NewRef(parameter);
+    torch.exchange = exchange;
+    Py_RETURN_NONE;
+}
+
+static PyObject *scan(PyObject *self, PyObject *args) {
+    Lists lists;
+    (void)self;
+    if (!PyArg_ParseTuple(args, LISTS_FORMAT, LISTS_ARGUMENTS(lists)) || !check_lists(&lists)) return NULL;
+    Py_ssize_t count = PyList_Size(lists.p);
+    PyObject *keys = PyList_New(count);
+    for (Py_ssize_t k = 0; keys && k < count; k++) {
+        Tensor tensor;
+        int64_t *step = NULL;
+        int kind = read_tensor(&lists, k, &tensor, &step);
+        int negated = kind < 0 ? 0 : is_negated(PyList_GetItem(lists.g, k));
+        PyObject *key = negated < 0                ? NULL
+                        : kind < 0 || negated ? Py_NewRef(Py_None)
+                                                   : Py_BuildValue("iL", kind, (long long)*step);
+        if (!key) Py_CLEAR(keys);
+        else PyList_SetItem(keys, k, key);
+    }
+    return keys;
+}
+
+/* Run the update, or the stream, over tensors that scan() has found to be of one kind. */
+static PyObject *apply(PyObject *args, int stream) {
+    int level, threads, kind = 0;
+    Lists lists;
+    Scalars s;
+    if (!PyArg_ParseTuple(args, "ii" LISTS_FORMAT "(ddddddddddd)", &level, &threads, LISTS_ARGUMENTS(lists),
+                          &s.step_size, &s.lower, &s.upper, &s.beta1, &s.beta2, &s.eps, &s.shrink, &s.l2, &s.sign,
+                          &s.low, &s.high) ||
+        !check_lists(&lists))
+        return NULL;
+    Py_ssize_t count = PyList_Size(lists.p), total = 0;
+    Tensor *tensors = PyMem_Calloc((size_t)count + 1, sizeof *tensors);
+    int64_t **steps = PyMem_Calloc((size_t)count + 1, sizeof *steps);
+    int fits = tensors && steps && level >= 0 && level <= best_level();
+    for (Py_ssize_t k = 0; fits && k < count; k++) {
+        int found = read_tensor(&lists, k, &tensors[k], &steps[k]);
+        if (k == 0) kind = found;
+        fits = found >= 0 && found == kind && (!stream || kind == 0);
+        total += tensors[k].count;
+    }
+    if (fits) {
+        for (Py_ssize_t k = 0; k < count; k++) ++*steps[k];
+        Py_BEGIN_ALLOW_THREADS
+        run(UPDATES[stream ? STREAM : kind][level], tensors, count, total, &s, PyList_Size(lists.vmax) > 0,
+            s.l2 != 0, threads);
+        Py_END_ALLOW_THREADS
+    }
+    PyMem_Free(tensors);
+    PyMem_Free(steps);
+    if (fits) Py_RETURN_NONE;
+    PyErr_SetString(PyExc_ValueError, "fused update: bad level, or tensors that are not all of one kind");
+    return NULL;
+}
+
+static PyObject *update(PyObject *self, PyObject *args) { (void)self; return apply(args, 0); }
+static PyObject *stream(PyObject *self, PyObject *args) { (void)self; return apply(args, 1); }
+
+static PyMethodDef METHODS[] = {
+    {"connect", connect, METH_VARARGS,
+     "connect(tensor_type, parameter_type, exchange)\n--\n\nTell the kernel what a plain tensor is and how to read it."},
+    {"scan", scan, METH_VARARGS,
+     "scan(p, g, m, v, vmax, steps)\n--\n\n(kind, step count) of every parameter, or None where the kernel does not "
+     "apply."},
+    {"update", update, METH_VARARGS,
+     "update(level, threads, p, g, m, v, vmax, steps, scalars)\n--\n\nUpdate all tensors, which must be of one kind, "
+     "in place, and count their steps."},
+    {"stream", stream, METH_VARARGS,
+     "stream(level, threads, p, g, m, v, vmax, steps, scalars)\n--\n\nMove update()'s bytes of float32 tensors, and "
+     "compute next to nothing: the machine's limit."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_constants(PyObject *module) {
+    PyObject *names = PyTuple_New(best_level() + 1);
+    for (int k = 0; names && k <= best_level(); k++)
+        PyTuple_SetItem(names, k, PyUnicode_FromString(LEVEL_NAMES[k]));
+    int failed = !names || PyModule_AddObjectRef(module, "LEVELS", names);
+    Py_XDECREF(names);
+#ifdef _OPENMP
+    const int openmp = 1;
+#else
+    const int openmp = 0;
+#endif
+    return failed || PyModule_AddIntConstant(module, "OPENMP", openmp) ? -1 : 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)add_constants}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "_kernel", "The AdaBound update in one pass over memory.", 0, METHODS, SLOTS, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&MODULE); }

@@ -1,0 +1,57 @@
+"""The update rule in one pass over memory: the C kernel of ``_fused.c``, loaded if it was built."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from dynabound.optim._scalars import Scalars
+
+AVAILABLE = False
+LEVELS: tuple[str, ...] = ()
+"""The instruction sets that the kernel was built for and this machine has, best last."""
+try:
+    from dynabound.optim import _kernel
+
+    _kernel.connect(Tensor, torch.nn.Parameter, Tensor.__dlpack_c_exchange_api__)
+except (ImportError, AttributeError):  # not built for want of a C compiler, or a torch that is too old
+    pass
+else:
+    AVAILABLE = True
+    LEVELS = _kernel.LEVELS
+LEVEL = len(LEVELS) - 1
+"""The instruction set in use."""
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+"""What parameters may be made of, or be complex numbers of. Their state: the same, or float32 for the short ones."""
+
+
+def update(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    max_exp_avg_sqs: list[Tensor],
+    steps: list[Tensor],
+    s: Scalars,
+    dtype: torch.dtype,
+) -> None:
+    """Update every parameter and its state in place; the kernel knows ``dtype`` from the tensors."""
+    _kernel.update(LEVEL, torch.get_num_threads(), params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, s)
+    increment_version(params)  # so that autograd notices, as it does for torch's own in-place operations
+
+
+def scan(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    max_exp_avg_sqs: list[Tensor],
+    steps: list[Tensor],
+) -> list[tuple[int, int] | None]:
+    """For every parameter its kind and step count, if the kernel can update it, or None.
+
+    It can where parameter, gradient and state are plain CPU tensors of known dtypes in one dense memory order.
+    """
+    return _kernel.scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)

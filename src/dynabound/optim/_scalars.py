@@ -1,0 +1,103 @@
+"""From a param group and a step to the handful of numbers that a backend needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dynabound import bounds
+
+
+class Scalars(NamedTuple):
+    """All that distinguishes one update from another, in the order in which the C kernel takes it.
+
+    Floats, or 0-dimensional tensors where the step must be capturable or differentiable, or vectors of one entry per
+    parameter in the foreach backend.
+    """
+
+    step_size: Any  # α, with the bias corrections, over √t under sqrt_decay
+    lower: Any  # η_l(t)
+    upper: Any  # η_u(t)
+    beta1: Any  # β₁ₜ
+    beta2: float
+    eps: float
+    shrink: Any  # what decoupled weight decay multiplies the parameter by
+    l2: float
+    sign: float  # −1 to maximize
+    low: float  # the box
+    high: float
+
+
+def read_lr(group: Mapping[str, Any]) -> float | Tensor:
+    """The learning rate as a float; as the tensor it is where the step is traced or differentiated."""
+    lr: float | Tensor = group["lr"]
+    if isinstance(lr, Tensor):
+        if group["capturable"] or group["differentiable"] or torch.compiler.is_compiling():
+            return lr.squeeze()
+        lr = lr.item()
+    if not torch.compiler.is_compiling() and not 0 <= lr < math.inf:
+        raise ValueError(f"lr={lr!r}: must be a finite number >= 0; it was changed after construction")
+    return lr
+
+
+def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dtype: torch.dtype) -> Scalars:
+    """The scalars of the ``step``-th update (counted from 1) of parameters computed in ``dtype``."""
+    lib: Any = torch if isinstance(step, Tensor) else math
+    limits = torch.finfo(dtype)
+    beta1, correction1 = _first_moment(group, step)
+    step_size = lr
+    if group["debias"]:
+        step_size = lr * lib.sqrt(1 - group["betas"][1] ** step) / correction1
+    final_lr = group["final_lr"] * _schedule(lr, group["base_lr"])
+    lower, upper = bounds.evaluate(group["bounds"], group["gamma"], step)
+    # An upper bound beyond the dtype (infinity means Adam) becomes its largest number: ∞ · 0 would be NaN.
+    lower, upper = lower * final_lr, _at_most(_at_most(upper, limits.max) * final_lr, limits.max)
+    if group["sqrt_decay"]:
+        root = lib.sqrt(step)
+        step_size, lower, upper = step_size / root, lower / root, upper / root
+    low, high = group["box"] or (-math.inf, math.inf)
+    if not isinstance(lr, Tensor) and lr == 0:
+        low, high = -math.inf, math.inf  # a step at lr = 0 moves nothing
+    decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
+    values = Scalars(
+        step_size=step_size,
+        lower=lower,
+        upper=upper,
+        beta1=beta1,
+        beta2=group["betas"][1],
+        # The smallest normal number is lost against any √v but 0: it only keeps 0/0 from being NaN.
+        eps=max(group["eps"], limits.tiny),
+        shrink=1 - lr * decay if decoupled else 1.0,
+        l2=0.0 if decoupled else decay,
+        sign=-1.0 if group["maximize"] else 1.0,
+        low=low,
+        high=high,
+    )
+    return Scalars._make(value.to(dtype) if isinstance(value, Tensor) else value for value in values)
+
+
+def _first_moment(group: Mapping[str, Any], t: Any) -> tuple[Any, Any]:
+    """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
+    beta1, decay = group["betas"][0], group["beta1_decay"]
+    if decay == "harmonic":
+        lib: Any = torch if isinstance(t, Tensor) else math
+        return beta1 / t, 1 - beta1**t * lib.exp(-lib.lgamma(t + 1.0))
+    if decay == 1:
+        return beta1, 1 - beta1**t
+    return beta1 * decay ** (t - 1), 1 - beta1**t * decay ** (t * (t - 1) / 2)
+
+
+def _schedule(lr: Any, base_lr: float) -> Any:
+    """What a scheduler has made of the learning rate; the bounds follow it."""
+    if base_lr > 0:
+        return lr / base_lr
+    # Constructed with lr = 0 and raised by hand: nothing to compare with, so final_lr stands as it is.
+    return (lr > 0).to(lr.dtype) if isinstance(lr, Tensor) else float(lr > 0)
+
+
+def _at_most(value: Any, limit: float) -> Any:
+    return value.clamp(max=limit) if isinstance(value, Tensor) else min(value, limit)

@@ -1,0 +1,127 @@
+"""Hyper-parameters: what is allowed, and the error that says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynabound import bounds
+from dynabound.optim import _fused
+
+_FINITE = "a finite number >= 0"
+_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "lr": (lambda x: 0 <= x < math.inf, f"{_FINITE}, or a tensor of one"),
+    "final_lr": (lambda x: 0 <= x < math.inf, _FINITE),
+    "gamma": (lambda x: 0 < x < math.inf, "a finite number > 0"),
+    "eps": (lambda x: 0 <= x < math.inf, _FINITE),
+    "weight_decay": (lambda x: 0 <= x < math.inf, _FINITE),
+}
+_FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
+_STATE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
+
+
+def normalize(group: dict[str, Any]) -> dict[str, Any]:
+    """The hyper-parameters of ``group``, checked, as primitives that a checkpoint can hold.
+
+    Raises TypeError for a wrong type and ValueError for a wrong value: name, value, what is allowed, what to do.
+    """
+    checked: dict[str, Any] = {name: _number(name, group[name], *rule) for name, rule in _NUMBERS.items()}
+    checked["betas"] = _pair("betas", group["betas"], lambda x: 0 <= x < 1, "two numbers in [0, 1)")
+    checked["beta1_decay"] = group["beta1_decay"]
+    if checked["beta1_decay"] != "harmonic":
+        rule = (lambda x: 0 < x <= 1, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
+        checked["beta1_decay"] = _number("beta1_decay", checked["beta1_decay"], *rule)
+    checked["box"] = group["box"]
+    if checked["box"] is not None:
+        allowed = "None, or two numbers (low, high) with low <= high"
+        low, high = checked["box"] = _pair("box", checked["box"], lambda x: not math.isnan(x), allowed)
+        if low > high:
+            raise ValueError(f"box={group['box']!r}: must be {allowed}")
+    bounds.check(group["bounds"])
+    checked["bounds"] = tuple(group["bounds"]) if isinstance(group["bounds"], list) else group["bounds"]
+    checked["state_dtype"] = _state_dtype(group["state_dtype"])
+    for name in _FLAGS:
+        checked[name] = _flag(name, group[name], "True or False", bool)
+    for name in ("foreach", "fused"):
+        checked[name] = _flag(name, group[name], "True, False or None", bool, type(None))
+    _check_backends(checked)
+    return checked
+
+
+def check_fused(group: dict[str, Any]) -> None:
+    """Raise if the fused kernel was asked for and cannot serve the group's parameters."""
+    if not group["fused"]:
+        return
+    if not _fused.AVAILABLE:
+        raise RuntimeError(
+            "fused=True: the C kernel is not there. It needs a C compiler when dynabound is installed, and torch >= 2.10: "
+            "pip install --force-reinstall --no-deps --no-binary dynabound dynabound, or leave fused=None"
+        )
+    for index, param in enumerate(group["params"]):
+        plain = type(param) in (Tensor, torch.nn.Parameter)
+        if not (param.is_cpu and plain and param.dtype.to_real() in _fused.DTYPES):
+            raise ValueError(
+                f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
+                "kernel takes plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
+                "leave fused=None"
+            )
+
+
+def _check_backends(group: dict[str, Any]) -> None:
+    if group["fused"]:
+        for other in ("foreach", "differentiable", "capturable"):
+            if group[other]:
+                raise ValueError(f"fused=True, {other}=True: the fused kernel excludes {other}; set one of them")
+    if group["foreach"] and group["differentiable"]:
+        raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")
+
+
+def _number(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> float | Tensor:
+    message = f"{name}={value!r}: must be {allowed}"
+    if name == "lr" and isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(message)
+        if value.device.type != "meta" and not legal(value.item()):
+            raise ValueError(message)
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(message)
+    if not legal(float(value)):
+        raise ValueError(message)
+    return float(value)
+
+
+def _pair(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> tuple[float, float]:
+    message = f"{name}={value!r}: must be {allowed}"
+    if not isinstance(value, (tuple, list)):
+        raise TypeError(message)
+    if len(value) != 2:
+        raise ValueError(message)
+    if any(isinstance(item, bool) or not isinstance(item, Real) for item in value):
+        raise TypeError(message)
+    if not all(legal(float(item)) for item in value):
+        raise ValueError(message)
+    return float(value[0]), float(value[1])
+
+
+def _flag(name: str, value: Any, allowed: str, *types: type) -> Any:
+    if not isinstance(value, types):
+        raise TypeError(f"{name}={value!r}: must be {allowed}")
+    return value
+
+
+def _state_dtype(value: Any) -> str | None:
+    name = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
+    message = f"state_dtype={value!r}: must be None, or a torch dtype among {', '.join(sorted(_STATE_DTYPES))}"
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise TypeError(message)
+    if name not in _STATE_DTYPES:
+        raise ValueError(message)
+    return name

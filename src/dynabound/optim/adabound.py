@@ -1,0 +1,436 @@
+"""AdaBound and AMSBound: hyper-parameters, state, the choice of a backend, and the only ``step()``."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias, TypedDict, cast, overload
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.optimizer import ParamsT
+from typing_extensions import Unpack
+
+from dynabound.bounds import Bounds
+from dynabound.optim import _checkpoint, _foreach, _fused, _loop
+from dynabound.optim._scalars import read_lr, scalars
+from dynabound.optim._validate import check_fused, normalize
+
+__all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
+
+_FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
+_Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
+
+
+class Options(TypedDict, total=False):
+    """The keyword-only arguments of :class:`AdaBound`, for its subclasses."""
+
+    bounds: Bounds
+    decoupled_weight_decay: bool
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    debias: bool
+    sqrt_decay: bool
+    beta1_decay: float | str
+    box: tuple[float, float] | None
+    state_dtype: torch.dtype | None
+
+
+class AdaBound(Optimizer):
+    r"""Adam whose learning rates are clipped between two bounds that close in on SGD's.
+
+    With g the gradient and t the parameter's own step count::
+
+        m_t = β₁·m_{t−1} + (1 − β₁)·g_t
+        v_t = β₂·v_{t−1} + (1 − β₂)·g_t²
+        η_t = clip(α·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v_t + ε), α*·l(t), α*·u(t))
+        x_{t+1} = x_t − η_t·m_t
+
+    where α is ``lr`` and α* is ``final_lr``, scaled by whatever a scheduler has made of ``lr`` since the parameter's
+    group was added; l and u are the ``bounds``, 1 − 1/(γt+1) and 1 + 1/(γt) by default. This is what the authors'
+    released code does. ``debias=False, sqrt_decay=True, eps=0`` is the paper's Algorithm 2 to the letter, and with
+    ``amsbound=True`` its Algorithm 3.
+
+    Args:
+        params: parameters, named parameters, or dicts that define param groups, as in ``torch.optim``.
+        lr: α, the learning rate of the Adam that training begins with. A float, or a tensor of one element.
+        betas: β₁ and β₂, the decay rates of the two moments.
+        final_lr: α*, the learning rate of the SGD that training ends with.
+        gamma: γ, the speed at which the bounds close in; SGD is near when t is well over 1/γ.
+        eps: ε, added to √v_t. With 0, an element whose gradients were all zero does not move.
+        weight_decay: L2 penalty, added to the gradient as ``weight_decay * param``.
+        amsbound: divide by the largest v_t so far (AMSBound).
+        bounds: a family of ``dynabound.bounds`` ("harmonic", "exponential", "linear", ("constant", lower, upper)),
+            or a callable ``step -> (lower, upper)``, which no checkpoint holds.
+        decoupled_weight_decay: shrink the parameter by ``1 - lr * weight_decay`` instead, as AdamW does.
+        maximize: ascend instead of descending.
+        foreach: update lists of tensors at once. None chooses: on accelerators, and for tensor subclasses.
+        fused: use the C kernel. None chooses: on the CPU, for dense tensors, if the kernel was built.
+        capturable: keep the step count on the parameter's device, so that the step can be captured in a graph.
+        differentiable: let autograd record the step.
+        debias: apply Adam's bias corrections.
+        sqrt_decay: divide the clipped rate by √t.
+        beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
+        box: (low, high), to project every parameter onto [low, high].
+        state_dtype: dtype of the moments. None: the parameter's, and float32 for bfloat16 and float16 parameters.
+
+    Example:
+        >>> import torch
+        >>> from dynabound import AdaBound
+        >>> model = torch.nn.Linear(3, 1)
+        >>> optimizer = AdaBound(model.parameters(), lr=1e-3, final_lr=0.1)
+        >>> model(torch.ones(3)).backward()
+        >>> optimizer.step()
+
+    References:
+        Luo, Xiong, Liu, Sun: Adaptive Gradient Methods with Dynamic Bound of Learning Rate, ICLR 2019.
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        final_lr: float = 0.1,
+        gamma: float = 1e-3,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsbound: bool = False,
+        *,
+        bounds: Bounds = "harmonic",
+        decoupled_weight_decay: bool = False,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        debias: bool = True,
+        sqrt_decay: bool = False,
+        beta1_decay: float | str = 1.0,
+        box: tuple[float, float] | None = None,
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        defaults = dict(
+            lr=lr,
+            betas=betas,
+            final_lr=final_lr,
+            gamma=gamma,
+            eps=eps,
+            weight_decay=weight_decay,
+            amsbound=amsbound,
+            bounds=bounds,
+            decoupled_weight_decay=decoupled_weight_decay,
+            maximize=maximize,
+            foreach=foreach,
+            fused=fused,
+            capturable=capturable,
+            differentiable=differentiable,
+            debias=debias,
+            sqrt_decay=sqrt_decay,
+            beta1_decay=beta1_decay,
+            box=box,
+            state_dtype=state_dtype,
+        )
+        super().__init__(params, normalize(defaults))
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a param group; its bounds scale with its own learning rate, from now on.
+
+        Nothing is added if a hyper-parameter is bad.
+        """
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but is a {type(param_group).__name__}")
+        checked = normalize({**self.defaults, **param_group})
+        if checked["differentiable"] != self.defaults["differentiable"]:
+            raise ValueError(f"differentiable={checked['differentiable']}: must be the constructor's for all groups")
+        super().add_param_group(param_group)
+        try:
+            check_fused(self.param_groups[-1])
+        except (RuntimeError, ValueError):
+            self.param_groups.pop()
+            raise
+        param_group.update(checked)
+        param_group.setdefault("base_lr", float(param_group["lr"]))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        for group in self.param_groups:
+            for name, value in self.defaults.items():
+                group.setdefault(name, value)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as primitives and tensors; a callable ``bounds`` is left out (None)."""
+        state_dict = super().state_dict()
+        for group in state_dict["param_groups"]:
+            if callable(group["bounds"]):
+                group["bounds"] = None
+        return state_dict
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a checkpoint of this class, of another AdaBound, or of torch's Adam: see docs/migration.md.
+
+        The tensors are copied, and the moments keep their precision: torch alone would round them to the parameter's.
+        How to compute (``foreach``, ``fused``, ``capturable``, ``differentiable``) stays as constructed.
+        """
+        entries: dict[Tensor, dict[str, Any]] = {}
+
+        def translate(_: Optimizer, foreign: dict[str, Any]) -> dict[str, Any]:
+            ours = _checkpoint.translate(foreign, self.param_groups)
+            entries.update(_checkpoint.match(ours, self.param_groups))
+            return ours
+
+        def restore(_: Optimizer) -> None:
+            for group in self.param_groups:
+                for param in entries.keys() & set(group["params"]):
+                    dtype, device = _state_dtype(group, param), _step_device(group, param)
+                    self.state[param] = _checkpoint.restore(entries[param], param, dtype, device)
+
+        with (
+            self.register_load_state_dict_pre_hook(translate),
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        ):
+            super().load_state_dict(state_dict)
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        exp_avgs: list[Tensor],
+        exp_avg_sqs: list[Tensor],
+        max_exp_avg_sqs: list[Tensor],
+        steps: list[Tensor],
+    ) -> None:
+        """Collect what has a gradient. The name and the lists are torch's convention, which torch.compile relies on."""
+        for param in group["params"]:
+            grad = param.grad
+            if grad is None:
+                continue
+            state = self.state[param]
+            if not state:
+                state["step"] = torch.zeros((), dtype=torch.int64, device=_step_device(group, param))
+                for name in ("exp_avg", "exp_avg_sq"):
+                    state[name] = torch.zeros_like(
+                        param, dtype=_state_dtype(group, param), memory_format=torch.preserve_format
+                    )
+            params.append(param)
+            grads.append(grad)
+            exp_avgs.append(state["exp_avg"])
+            exp_avg_sqs.append(state["exp_avg_sq"])
+            steps.append(state["step"])
+            if group["amsbound"]:
+                if "max_exp_avg_sq" not in state:  # the first step, or a warm start from plain Adam
+                    state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
+                max_exp_avg_sqs.append(state["max_exp_avg_sq"])
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Update every parameter that has a gradient: all of them, or, if anything is wrong, none.
+
+        Args:
+            closure: reevaluates the model and returns the loss.
+        """
+        self._accelerator_graph_capture_health_check()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            updates: list[_Update] = []
+            for group in self.param_groups:
+                lists: _Lists = ([], [], [], [], [], [])
+                self._init_group(group, *lists)
+                updates += _plan(lists, group)
+            for backend, arguments in updates:
+                backend(*arguments)
+        return loss
+
+
+class AMSBound(AdaBound):
+    """AdaBound that divides by the largest second moment so far: ``AdaBound(..., amsbound=True)``.
+
+    Example:
+        >>> import torch
+        >>> from dynabound import AMSBound
+        >>> optimizer = AMSBound(torch.nn.Linear(3, 1).parameters(), lr=1e-3, final_lr=0.1)
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        final_lr: float = 0.1,
+        gamma: float = 1e-3,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(params, lr, betas, final_lr, gamma, eps, weight_decay, True, **options)
+
+
+class AdaBoundW(AdaBound):
+    """AdaBound with AdamW's weight decay: ``AdaBound(..., decoupled_weight_decay=True)``.
+
+    Example:
+        >>> import torch
+        >>> from dynabound import AdaBoundW
+        >>> optimizer = AdaBoundW(torch.nn.Linear(3, 1).parameters(), lr=1e-3, weight_decay=1e-2)
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        final_lr: float = 0.1,
+        gamma: float = 1e-3,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        amsbound: bool = False,
+        **options: Unpack[Options],
+    ) -> None:
+        options["decoupled_weight_decay"] = True
+        super().__init__(params, lr, betas, final_lr, gamma, eps, weight_decay, amsbound, **options)
+
+
+def adabound(
+    params: list[Tensor],
+    grads: list[Tensor],
+    exp_avgs: list[Tensor],
+    exp_avg_sqs: list[Tensor],
+    max_exp_avg_sqs: list[Tensor],
+    state_steps: list[Tensor],
+    group: Mapping[str, Any],
+) -> None:
+    """One AdaBound step on lists of tensors, in place: the functional form of :meth:`AdaBound.step`.
+
+    Args:
+        params: what to update.
+        grads: gradients; never changed.
+        exp_avgs: first moments.
+        exp_avg_sqs: second moments.
+        max_exp_avg_sqs: largest second moments so far for AMSBound, otherwise an empty list.
+        state_steps: int64 tensors of dimension 0, the number of steps that each parameter has made.
+        group: hyper-parameters under the names of :class:`AdaBound`'s arguments, and ``base_lr``: a param group.
+
+    Example:
+        >>> import torch
+        >>> from dynabound.optim import AdaBound
+        >>> from dynabound.optim.adabound import adabound
+        >>> x, m, v, t = torch.ones(2), torch.zeros(2), torch.zeros(2), torch.zeros((), dtype=torch.int64)
+        >>> group = AdaBound([x]).param_groups[0]
+        >>> adabound([x], [torch.tensor([1.0, -1.0])], [m], [v], [], [t], group)
+        >>> x, t
+        (tensor([0.9990, 1.0010]), tensor(1))
+    """
+    for backend, arguments in _plan((params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps), group):
+        backend(*arguments)
+
+
+_Update: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
+
+
+def _plan(lists: _Lists, group: Mapping[str, Any]) -> list[_Update]:
+    """The backend calls that make the step. Whatever can go wrong does so here, before the first of them."""
+    if not lists[0]:
+        return []
+    lr = read_lr(group)
+    capture = group["capturable"] or torch.compiler.is_compiling()
+    if any([param.is_complex() for param in lists[0]]):
+        lists = cast(_Lists, tuple([_real(tensor) for tensor in tensors] for tensors in lists))
+    parts: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    for index, key in enumerate(_keys(lists, group, capture)):
+        parts[key].append(index)
+    return [(key[0].update, _arguments(lists, part, group, lr, capture)) for key, part in parts.items()]
+
+
+def _keys(lists: _Lists, group: Mapping[str, Any], capture: bool) -> list[tuple[Any, ...]]:
+    """For each parameter its backend and all that a backend call must have in common: step count, kind of tensor."""
+    found: list[tuple[int, int] | None] = [None] * len(lists[0])
+    # As in torch, foreach=False or fused=False asks for the loop.
+    loop = group["differentiable"] or (False in (group["foreach"], group["fused"]) and not group["fused"])
+    if _fused.AVAILABLE and not (loop or capture or group["foreach"]):
+        found = _fused.scan(*lists)
+    keys: list[tuple[Any, ...]] = []
+    for index, fused in enumerate(found):
+        if fused is not None:
+            keys.append((_fused, *fused))
+            continue
+        param, grad, exp_avg, step = lists[0][index], lists[1][index], lists[2][index], lists[5][index]
+        _check_gradient(param, grad, group)
+        backend = _foreach if group["foreach"] or (not loop and _prefers_foreach(param)) else _loop
+        # A captured step count cannot be read: the loop then takes one parameter at a time, foreach a vector of counts.
+        count = (index if backend is _loop else None) if capture else step.item()
+        keys.append((backend, count, param.dtype, exp_avg.dtype, param.device, type(param)))
+    return keys
+
+
+def _prefers_foreach(param: Tensor) -> bool:
+    if param.is_cpu:
+        # Without the kernel, foreach gains nothing over the loop for plain tensors, and takes more memory.
+        return _fused.AVAILABLE or type(param) not in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling()
+    return param.device.type in _FOREACH_DEVICES
+
+
+def _check_gradient(param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
+    if grad.layout is torch.strided and grad.shape == param.shape and grad.device == param.device:
+        return
+    index = next((i for i, other in enumerate(group.get("params", ())) if other is param), None)
+    name = repr(group["param_names"][index]) if "param_names" in group and index is not None else index
+    where = (
+        f"dynabound's {'AMSBound' if group['amsbound'] else 'AdaBound'}: parameter {name} "
+        f"(shape {tuple(param.shape)}, {param.device})"
+    )
+    if grad.layout is not torch.strided:
+        raise RuntimeError(
+            f"{where} has a sparse gradient ({grad.layout}), but needs a dense one: use sparse=False in the embedding, "
+            "or torch.optim.SparseAdam for this parameter; nothing was updated"
+        )
+    raise RuntimeError(
+        f"{where} has a gradient of shape {tuple(grad.shape)} on {grad.device}: shape and device must be the "
+        "parameter's; nothing was updated"
+    )
+
+
+def _arguments(
+    lists: _Lists, indices: list[int], group: Mapping[str, Any], lr: float | Tensor, capture: bool
+) -> tuple[Any, ...]:
+    whole = len(indices) == len(lists[0])
+    chosen = lists if whole else [[tensors[i] for i in indices] if tensors else [] for tensors in lists]
+    params, _, exp_avgs, _, _, steps = chosen
+    dtype = torch.promote_types(torch.promote_types(params[0].dtype, exp_avgs[0].dtype), torch.float32)
+    step: int | Tensor
+    if capture:
+        # float64 counts exactly; not every accelerator has it.
+        exact = torch.float64 if steps[0].device.type in ("cpu", "cuda") else torch.float32
+        step = (torch.stack(steps) if len(steps) > 1 else steps[0]).to(exact) + 1
+    else:
+        step = int(steps[0].item()) + 1
+    return *chosen, scalars(group, lr, step, dtype), dtype
+
+
+def _real(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+
+
+def _state_dtype(group: Mapping[str, Any], param: Tensor) -> torch.dtype:
+    """The dtype of the moments: at least float32, because a small second moment stalls in fewer bits."""
+    name = group["state_dtype"]
+    real = param.dtype.to_real()
+    dtype = getattr(torch, name) if name else torch.promote_types(real, torch.float32)
+    return cast(torch.dtype, dtype.to_complex() if param.is_complex() else dtype)
+
+
+def _step_device(group: Mapping[str, Any], param: Tensor) -> torch.device:
+    return param.device if group["capturable"] else torch.device("cpu")
