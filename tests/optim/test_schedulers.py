@@ -1,0 +1,143 @@
+"""Whatever a scheduler makes of lr, the bounds follow it, and no step divides by zero."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from cases import backends
+from reference import Reference
+from torch.optim import lr_scheduler as ls
+
+from dynabound import AdaBound
+
+SCHEDULERS = {
+    "warm-up": lambda o: ls.LambdaLR(o, lambda t: t / 10),
+    "one-cycle": lambda o: ls.OneCycleLR(o, max_lr=0.01, total_steps=61),
+    "cosine": lambda o: ls.CosineAnnealingLR(o, T_max=15),
+    "restarts": lambda o: ls.CosineAnnealingWarmRestarts(o, T_0=7),
+    "chained": lambda o: ls.ChainedScheduler([ls.LinearLR(o, 0.1, total_iters=5), ls.ExponentialLR(o, 0.95)]),
+    "sequential": lambda o: ls.SequentialLR(o, [ls.ConstantLR(o, 0.2, 4), ls.ExponentialLR(o, 0.9)], [10]),
+    "cyclic": lambda o: ls.CyclicLR(o, 1e-4, 1e-2, step_size_up=5, cycle_momentum=False),
+}
+
+
+def follow(optimizer, param, scheduler, base_lr, steps=60, **options):
+    """Step optimizer and reference side by side, the reference with the lr that the scheduler left in the group."""
+    reference = Reference(param.detach().double().numpy(), lr=base_lr, **options)
+    generator = torch.Generator().manual_seed(3)
+    for t in range(steps):
+        grad = torch.randn(param.shape, generator=generator, dtype=torch.float64).to(param.dtype)
+        group = optimizer.param_groups[0]
+        reference.lr, reference.betas = float(group["lr"]), group["betas"]
+        reference.product = reference.betas[0] ** reference.t
+        param.grad = grad.clone()
+        before = param.detach().clone()
+        optimizer.step()
+        expected = reference.step(grad.double().numpy())
+        np.testing.assert_allclose(param.detach().double().numpy(), expected, rtol=1e-10, atol=1e-12, err_msg=str(t))
+        if reference.lr == 0:
+            assert torch.equal(param, before)
+        scheduler.step()
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_bounds_follow_the_scheduler(name, backend):
+    param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
+    optimizer = AdaBound([param], lr=2e-3, gamma=0.1, **backend)
+    follow(optimizer, param, SCHEDULERS[name](optimizer), 2e-3, gamma=0.1)
+
+
+@pytest.mark.parametrize("options", [dict(fused=True), dict(fused=False), dict(foreach=True), dict(capturable=True)])
+def test_a_tensor_lr_that_a_scheduler_fills_in_place(options):
+    param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
+    lr = torch.tensor(2e-3, dtype=torch.float64)
+    optimizer = AdaBound([param], lr=lr, gamma=0.1, **options)
+    follow(optimizer, param, SCHEDULERS["warm-up"](optimizer), 2e-3, gamma=0.1)
+    assert optimizer.param_groups[0]["lr"] is lr
+    assert isinstance(optimizer.param_groups[0]["base_lr"], float)
+    copied = copy.deepcopy(optimizer)
+    assert copied.param_groups[0]["base_lr"] == 2e-3
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
+def test_constructed_with_zero_and_raised_by_hand(backend):
+    """There is no base rate to scale by: final_lr stands as it is."""
+    param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
+    lr = torch.tensor(0.0, dtype=torch.float64) if "capturable" in backend else 0.0
+    optimizer = AdaBound([param], lr=lr, eps=0.0, weight_decay=0.1, decoupled_weight_decay=True, **backend)
+    start = param.detach().clone()
+    for grad in (torch.zeros_like(param), torch.ones_like(param)):
+        param.grad = grad
+        optimizer.step()
+        assert torch.equal(param, start)
+    reference = Reference(start.numpy(), lr=0.0, eps=0.0, weight_decay=0.1, decoupled_weight_decay=True)
+    reference.step(np.zeros(6))
+    reference.step(np.ones(6))
+    optimizer.param_groups[0]["lr"] = reference.lr = 3e-3
+    for _ in range(5):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+        np.testing.assert_allclose(param.detach().numpy(), reference.step(np.ones(6)), rtol=1e-12)
+
+
+def test_a_step_at_zero_moves_nothing_not_even_onto_the_box():
+    param = torch.nn.Parameter(torch.tensor([3.0]))
+    optimizer = AdaBound([param], lr=0.0, box=(-1, 1))
+    param.grad = torch.ones(1)
+    optimizer.step()
+    assert param.item() == 3.0
+    optimizer.param_groups[0]["lr"] = 1e-3
+    optimizer.step()
+    assert param.item() == 1.0
+
+
+def test_reduce_on_plateau_scales_the_bounds():
+    param = torch.nn.Parameter(torch.ones(4, dtype=torch.float64))
+    optimizer = AdaBound([param], lr=1e-3, gamma=10.0)  # SGD from the start
+    scheduler = ls.ReduceLROnPlateau(optimizer, factor=0.1, patience=0)
+    moves = []
+    for loss in (1.0, 1.0, 1.0, 1.0):
+        before = param.detach().clone()
+        optimizer.state.clear()
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+        moves.append((before - param).mean().item())
+        scheduler.step(loss)
+    assert moves[2] == pytest.approx(moves[0] / 10, rel=1e-6)
+    assert moves[3] == pytest.approx(moves[0] / 100, rel=1e-6)
+
+
+@pytest.mark.parametrize("when", ["before", "after steps", "after decay"])
+def test_added_groups_train_with_bounds_of_their_own(when):
+    first, second = (torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
+    optimizer = AdaBound([first], lr=1e-3, gamma=0.1)
+    scheduler = ls.StepLR(optimizer, 4, 0.1)
+    generator = torch.Generator().manual_seed(0)
+    if when != "before":
+        for _ in range(2 if when == "after steps" else 6):
+            first.grad = torch.randn(3, generator=generator, dtype=torch.float64)
+            optimizer.step()
+            scheduler.step()
+    optimizer.add_param_group({"params": [second], "lr": 5e-3, "final_lr": 0.7})
+    assert optimizer.param_groups[1]["base_lr"] == 5e-3
+    reference = Reference(np.ones(3), lr=5e-3, final_lr=0.7, gamma=0.1)
+    for t in range(10):
+        if t == 5:
+            optimizer.param_groups[1]["lr"] = reference.lr = 1e-3
+        first.grad, second.grad = (torch.randn(3, generator=generator, dtype=torch.float64) for _ in range(2))
+        optimizer.step()
+        np.testing.assert_allclose(second.detach().numpy(), reference.step(second.grad.numpy()), rtol=1e-12)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
+def test_a_bad_lr_set_by_hand_is_refused_before_anything_moves(bad):
+    params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = AdaBound([{"params": params[:1]}, {"params": params[1:]}])
+    optimizer.param_groups[1]["lr"] = bad
+    for p in params:
+        p.grad = torch.ones(3)
+    with pytest.raises(ValueError, match=f"lr={bad}"):
+        optimizer.step()
+    assert all(torch.equal(p, torch.ones(3)) for p in params)
