@@ -9,9 +9,9 @@ import adabound
 import pytest
 import pytorch_optimizer
 import torch
-from cases import backends
 from torch import nn
 
+from cases import backends
 from dynabound import AdaBound, AMSBound
 
 

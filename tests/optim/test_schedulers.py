@@ -5,11 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from cases import backends
-from reference import Reference
 from torch.optim import lr_scheduler as ls
 
+from cases import backends
 from dynabound import AdaBound
+from reference import Reference
 
 SCHEDULERS = {
     "warm-up": lambda o: ls.LambdaLR(o, lambda t: t / 10),

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch_optimizer
-from cases import PAPER, TOLERANCES, VARIANTS, backends
-from reference import Reference
 
+from cases import PAPER, TOLERANCES, VARIANTS, backends
 from dynabound import AdaBound, AdaBoundW, AMSBound
+from reference import Reference
 
 STEPS = 200
 
@@ -113,7 +113,9 @@ def test_closed_bounds_are_sgd_with_dampened_momentum():
     torch.testing.assert_close(param, other, rtol=1e-11, atol=1e-13)
 
 
-@pytest.mark.parametrize("cls, options", [(AMSBound, dict(amsbound=True)), (AdaBoundW, dict(decoupled_weight_decay=True))])
+@pytest.mark.parametrize(
+    ("cls", "options"), [(AMSBound, dict(amsbound=True)), (AdaBoundW, dict(decoupled_weight_decay=True))]
+)
 def test_the_named_variants_are_adabound_with_an_option(cls, options):
     params = [torch.nn.Parameter(start(torch.float32)) for _ in range(2)]
     optimizers = [cls([params[0]], 1e-2, weight_decay=0.1), AdaBound([params[1]], 1e-2, weight_decay=0.1, **options)]

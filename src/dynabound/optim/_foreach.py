@@ -25,8 +25,9 @@ def update(
     working = [[tensor.to(dtype) for tensor in tensors] for tensors in stored]
     _update_lists(working, [grad.to(dtype) for grad in grads], s)
     for tensors, results in zip(stored, working, strict=True):
-        if tensors and results[0] is not tensors[0]:
-            torch._foreach_copy_(tensors, results)
+        for tensor, result in zip(tensors, results, strict=True):
+            if result is not tensor:
+                tensor.copy_(result)  # one by one: DTensor has no rule for _foreach_copy_
     torch._foreach_add_(steps, 1)
 
 

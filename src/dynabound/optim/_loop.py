@@ -21,7 +21,8 @@ def update(
     """Update every parameter and its state in place, computing in ``dtype``."""
     for i, param in enumerate(params):
         stored = [param, exp_avgs[i], exp_avg_sqs[i], *max_exp_avg_sqs[i : i + 1]]
-        working = [tensor.to(dtype) for tensor in stored]
+        # Autograd keeps what it sees, and the next step would overwrite it: under differentiable=True it sees copies.
+        working = [tensor.to(dtype, copy=torch.is_grad_enabled()) for tensor in stored]
         _update_one(working, grads[i].to(dtype), s)
         for tensor, result in zip(stored, working, strict=True):
             if result is not tensor:
@@ -38,13 +39,13 @@ def _update_one(tensors: list[Tensor], grad: Tensor, s: Scalars) -> None:
     exp_avg.lerp_(grad, 1 - s.beta1)
     exp_avg_sq.mul_(s.beta2).addcmul_(grad, grad, value=1 - s.beta2)
     del grad  # so that no more than two temporaries live at a time
-    for largest in max_exp_avg_sq:
-        exp_avg_sq = largest.copy_(torch.maximum(largest, exp_avg_sq))
-    # Out of place, because autograd keeps the results of sqrt and reciprocal under differentiable=True.
+    if max_exp_avg_sq:
+        out = None if torch.is_grad_enabled() else max_exp_avg_sq[0]
+        exp_avg_sq = tensors[3] = torch.maximum(max_exp_avg_sq[0], exp_avg_sq, out=out)
+    # Out of place, because autograd also keeps the results of sqrt and reciprocal.
     rate = exp_avg_sq.sqrt().add(s.eps).reciprocal().mul(s.step_size).clamp(s.lower, s.upper)
     if isinstance(s.shrink, Tensor) or s.shrink != 1:
         param.mul_(s.shrink)
-    # Autograd would also keep exp_avg itself, which the next step overwrites.
-    param.addcmul_(rate, exp_avg.clone() if torch.is_grad_enabled() else exp_avg, value=-1)
+    param.addcmul_(rate, exp_avg, value=-1)
     if s.low > float("-inf") or s.high < float("inf"):
         param.clamp_(s.low, s.high)

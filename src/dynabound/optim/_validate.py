@@ -59,7 +59,7 @@ def check_fused(group: dict[str, Any]) -> None:
         return
     if not _fused.AVAILABLE:
         raise RuntimeError(
-            "fused=True: the C kernel is not there. It needs a C compiler when dynabound is installed, and torch >= 2.10: "
+            "fused=True: the C kernel is not there; it needs torch >= 2.10, and a C compiler at installation: "
             "pip install --force-reinstall --no-deps --no-binary dynabound dynabound, or leave fused=None"
         )
     for index, param in enumerate(group["params"]):

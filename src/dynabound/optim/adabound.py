@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, TypedDict, cast, overload
 
@@ -19,6 +18,7 @@ from dynabound.optim._validate import check_fused, normalize
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
+_BACKENDS = {"loop": _loop, "foreach": _foreach, "fused": _fused}
 _FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
 _Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
 
@@ -154,7 +154,8 @@ class AdaBound(Optimizer):
             self.param_groups.pop()
             raise
         param_group.update(checked)
-        param_group.setdefault("base_lr", float(param_group["lr"]))
+        lr = checked["lr"]
+        param_group.setdefault("base_lr", lr.detach().item() if isinstance(lr, Tensor) else lr)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -349,10 +350,10 @@ def _plan(lists: _Lists, group: Mapping[str, Any]) -> list[_Update]:
     capture = group["capturable"] or torch.compiler.is_compiling()
     if any([param.is_complex() for param in lists[0]]):
         lists = cast(_Lists, tuple([_real(tensor) for tensor in tensors] for tensors in lists))
-    parts: dict[tuple[Any, ...], list[int]] = defaultdict(list)
+    parts: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(_keys(lists, group, capture)):
-        parts[key].append(index)
-    return [(key[0].update, _arguments(lists, part, group, lr, capture)) for key, part in parts.items()]
+        parts.setdefault(key, []).append(index)
+    return [(_BACKENDS[key[0]].update, _arguments(lists, part, group, lr, capture)) for key, part in parts.items()]
 
 
 def _keys(lists: _Lists, group: Mapping[str, Any], capture: bool) -> list[tuple[Any, ...]]:
@@ -365,13 +366,13 @@ def _keys(lists: _Lists, group: Mapping[str, Any], capture: bool) -> list[tuple[
     keys: list[tuple[Any, ...]] = []
     for index, fused in enumerate(found):
         if fused is not None:
-            keys.append((_fused, *fused))
+            keys.append(("fused", *fused))
             continue
         param, grad, exp_avg, step = lists[0][index], lists[1][index], lists[2][index], lists[5][index]
         _check_gradient(param, grad, group)
-        backend = _foreach if group["foreach"] or (not loop and _prefers_foreach(param)) else _loop
+        backend = "foreach" if group["foreach"] or (not loop and _prefers_foreach(param)) else "loop"
         # A captured step count cannot be read: the loop then takes one parameter at a time, foreach a vector of counts.
-        count = (index if backend is _loop else None) if capture else step.item()
+        count = (index if backend == "loop" else None) if capture else step.item()
         keys.append((backend, count, param.dtype, exp_avg.dtype, param.device, type(param)))
     return keys
 

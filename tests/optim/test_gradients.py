@@ -1,0 +1,200 @@
+"""Gradients of every kind: missing, sparse, broken, expanded, in any memory order."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cases import backends
+from dynabound import AdaBound, AMSBound
+from dynabound.optim import _foreach, _fused
+from dynabound.optim.adabound import adabound
+from reference import Reference
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_parameters_without_a_gradient_keep_their_own_count(backend):
+    params = [nn.Parameter(torch.full((4,), float(i), dtype=torch.float64)) for i in range(3)]
+    optimizer = AdaBound(params, lr=0.01, **backend)
+    references = [Reference(p.detach().numpy(), lr=0.01) for p in params]
+    generator = torch.Generator().manual_seed(0)
+    for t in range(30):
+        for index, (p, reference) in enumerate(zip(params, references, strict=True)):
+            p.grad = None
+            if t % (index + 1) == 0:
+                p.grad = torch.randn(4, generator=generator, dtype=torch.float64)
+                reference.step(p.grad.numpy())
+        optimizer.step()
+    assert [int(optimizer.state[p]["step"]) for p in params] == [30, 15, 10]
+    for p, reference in zip(params, references, strict=True):
+        np.testing.assert_allclose(p.detach().numpy(), reference.x, rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (1, 1)])
+def test_small_and_empty_shapes(shape, backend):
+    p = nn.Parameter(torch.ones(shape, dtype=torch.float64))
+    optimizer = AdaBound([p, nn.Parameter(torch.ones(2, dtype=torch.float64))], **backend)
+    reference = Reference(np.ones(shape))
+    for _ in range(3):
+        p.grad = torch.full(shape, 0.5, dtype=torch.float64)
+        optimizer.step()
+        np.testing.assert_allclose(p.detach().numpy(), reference.step(p.grad.numpy()), rtol=1e-12)
+
+
+def layouts():
+    """Parameters and gradients in the memory orders that real networks have."""
+    torch.manual_seed(0)
+    image = torch.randn(4, 3, 5, 2)
+    return {
+        "contiguous": (image.clone(), image.clone()),
+        "channels-last": tuple(image.clone(memory_format=torch.channels_last) for _ in range(2)),
+        "transposed": (torch.randn(5, 3).t(), torch.randn(5, 3).t()),
+        "transposed-gradient": (torch.randn(3, 5), torch.randn(5, 3).t()),
+        "channels-last-parameter": (image.clone(memory_format=torch.channels_last), image.clone()),
+        "expanded-gradient": (torch.randn(3, 5), torch.randn(()).expand(3, 5)),
+        "overlapping-gradient": (torch.randn(4, 3), torch.randn(6).as_strided((4, 3), (1, 1))),
+        "strided-parameter": (torch.randn(6, 8)[::2, ::2], torch.randn(3, 4)),
+        "unaligned": (torch.randn(101)[1:], torch.randn(102)[2:]),
+        "negated-gradient": (torch.randn(5), torch.randn(5, dtype=torch.complex64).conj().imag),
+        "size-one-dimension": (torch.randn(1, 7).t(), torch.randn(7, 1)),
+    }
+
+
+@pytest.mark.parametrize("cls", [AdaBound, AMSBound])
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+@pytest.mark.parametrize("name", layouts())
+def test_any_memory_order(name, backend, cls):
+    data, grad = layouts()[name]
+    p = nn.Parameter(data)
+    assert p.stride() == data.stride()
+    optimizer = cls([p], lr=0.05, **backend)
+    reference = Reference(data.double().numpy(), lr=0.05, amsbound=cls is AMSBound)
+    for scale in (1.0, -3.0, 0.5):
+        p.grad = grad if scale == 1.0 else grad * scale
+        optimizer.step()
+        reference.step(p.grad.double().numpy())
+    np.testing.assert_allclose(p.detach().double().numpy(), reference.x, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
+def test_which_memory_orders_the_kernel_takes():
+    """Dense ones run fused, without a copy; the others go to foreach."""
+    taken = set()
+    for name, (data, grad) in layouts().items():
+        state = [torch.zeros_like(data) for _ in range(2)]
+        step = torch.zeros((), dtype=torch.int64)
+        if _fused.scan([data], [grad], [state[0]], [state[1]], [], [step])[0]:
+            taken.add(name)
+    assert taken == {"contiguous", "channels-last", "transposed", "unaligned", "size-one-dimension"}
+
+
+def test_the_default_backend(monkeypatch):
+    used = []
+    for backend in (_fused, _foreach):
+        name, update = backend.__name__.rpartition(".")[2], backend.update
+        monkeypatch.setattr(backend, "update", lambda *a, name=name, update=update: used.append(name) or update(*a))
+    params = [nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))]
+    params[0].grad, params[1].grad = torch.ones(3, 2), torch.ones(()).expand(3, 2)
+    AdaBound(params).step()
+    assert used == (["_fused", "_foreach"] if _fused.AVAILABLE else [])
+    assert torch.equal(*params)
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
+@pytest.mark.parametrize("kind", ["coo", "csr"])
+def test_a_sparse_gradient_is_refused_before_anything_moves(kind, named, backend):
+    model = nn.ModuleDict({"first": nn.Linear(4, 4), "table": nn.Embedding(6, 4)})
+    table = model["table"].weight
+    optimizer = AMSBound(model.named_parameters() if named else model.parameters(), **backend)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    before = copy.deepcopy(model.state_dict())
+    # torch guards .grad against CSR, but not the functional form.
+    if kind == "csr":
+        lists = [[table], [torch.ones(6, 4).to_sparse_csr()], *([torch.zeros(6, 4)] for _ in range(3))]
+        with pytest.raises(RuntimeError, match=r"AMSBound.*sparse gradient"):
+            adabound(*lists, [torch.zeros((), dtype=torch.int64)], optimizer.param_groups[0])
+    else:
+        table.grad = table.grad.to_sparse()
+        with pytest.raises(RuntimeError, match=f"AMSBound: parameter {'.table.weight.' if named else 2} .*sparse"):
+            optimizer.step()
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+def test_a_gradient_of_another_shape_or_device_is_refused(backend):
+    params = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))]
+    optimizer = AdaBound(params, **backend)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    params[1].data = torch.ones(5)
+    with pytest.raises(RuntimeError, match=r"AdaBound: parameter 1 \(shape \(5,\).* gradient of shape \(4,\)"):
+        optimizer.step()
+    assert torch.equal(params[0], torch.ones(3))
+    lists = [[params[0]], [torch.ones(3, device="meta")], *([torch.zeros(3)] for _ in range(2)), []]
+    with pytest.raises(RuntimeError, match=r"gradient of shape .* on meta"):
+        adabound(*lists, [torch.zeros((), dtype=torch.int64)], optimizer.param_groups[0])
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("amsbound", [False, True])
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_nan_affects_only_its_own_elements(value, amsbound, backend):
+    params = [nn.Parameter(torch.linspace(-1, 1, 37)) for _ in range(2)]
+    optimizers = [AdaBound([p], amsbound=amsbound, **backend) for p in params]
+    for t in range(4):
+        grad = torch.linspace(1, 2, 37)
+        for p, optimizer, broken in zip(params, optimizers, (False, True), strict=True):
+            p.grad = grad.clone()
+            if broken and t == 1:
+                p.grad[5] = value
+            optimizer.step()
+    assert not torch.isfinite(params[1][5])
+    keep = torch.arange(37) != 5
+    assert torch.equal(params[0][keep], params[1][keep])
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("bounds", ["harmonic", ("constant", 0.0, float("inf"))])
+@pytest.mark.parametrize("amsbound", [False, True])
+def test_no_epsilon_and_no_gradient_is_no_movement(amsbound, bounds, dtype, backend):
+    p = nn.Parameter(torch.ones(5, dtype=dtype))
+    optimizer = AdaBound([p], lr=5.0, eps=0.0, bounds=bounds, amsbound=amsbound, **backend)
+    for _ in range(3):
+        p.grad = torch.zeros_like(p)
+        optimizer.step()
+    assert torch.equal(p, torch.ones_like(p))
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128])
+def test_complex_parameters_are_their_real_view(dtype, backend):
+    torch.manual_seed(0)
+    z = nn.Parameter(torch.randn(4, 3, dtype=dtype))
+    real = nn.Parameter(torch.view_as_real(z.detach()).clone())
+    optimizers = [AdaBound([p], amsbound=True, weight_decay=0.1, **backend) for p in (z, real)]
+    for t in range(5):
+        grad = torch.randn(4, 3, dtype=dtype)
+        z.grad = grad.conj() if t % 2 else grad  # a lazy conjugate must be resolved
+        real.grad = torch.view_as_real(z.grad.resolve_conj()).clone()
+        for optimizer in optimizers:
+            optimizer.step()
+    assert torch.equal(torch.view_as_real(z.detach()), real)
+    assert optimizers[0].state[z]["exp_avg"].dtype == dtype
+
+
+def test_float16_survives_a_huge_upper_bound():
+    p = nn.Parameter(torch.ones(3, dtype=torch.float16))
+    optimizer = AdaBound([p], gamma=1e-12, final_lr=10.0)  # the first upper bound is 1e13
+    for _ in range(3):
+        p.grad = torch.tensor([1.0, 1e-4, 0.0], dtype=torch.float16)
+        optimizer.step()
+    assert bool(torch.isfinite(p).all())
+    assert p[2].item() == 1.0

@@ -1,0 +1,101 @@
+"""Bad hyper-parameters are refused where they are given, with name, value and what is allowed."""
+
+import math
+import re
+
+import pytest
+import torch
+from torch import nn
+
+from cases import INVALID
+from dynabound import AdaBound, AdaBoundW, AMSBound
+from dynabound.optim import _fused, _validate
+
+
+def param():
+    return nn.Parameter(torch.ones(2))
+
+
+@pytest.mark.parametrize(("name", "value", "error"), INVALID, ids=lambda x: repr(x) if not isinstance(x, type) else "")
+def test_bad_values_are_refused(name, value, error):
+    shown = re.escape(f"{name}={value!r}: must be ")
+    with pytest.raises(error, match=shown):
+        AdaBound([param()], **{name: value})
+    optimizer = AdaBound([param()])
+    with pytest.raises(error, match=shown):
+        optimizer.add_param_group({"params": [param()], name: value})
+    assert len(optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("pair", [("fused", "foreach"), ("fused", "differentiable"), ("fused", "capturable"),
+                                  ("foreach", "differentiable")])  # fmt: skip
+def test_backends_that_exclude_each_other(pair):
+    options = dict.fromkeys(pair, True)
+    with pytest.raises(ValueError, match=f"{pair[0]}=True, {pair[1]}=True"):
+        AdaBound([param()], **options)
+    optimizer = AdaBound([param()])
+    with pytest.raises(ValueError, match=f"{pair[0]}=True, {pair[1]}=True"):
+        optimizer.add_param_group({"params": [param()], **options})
+
+
+def test_fused_on_what_the_kernel_cannot_take():
+    optimizer = AdaBound([param()])
+    bad = nn.Parameter(torch.ones(2, device="meta"))
+    with pytest.raises(ValueError, match=r"fused=True: parameter 1 .* on meta"):
+        optimizer.add_param_group({"params": [param(), bad], "fused": True})
+    assert len(optimizer.param_groups) == 1
+    with pytest.raises(ValueError, match="fused=True: parameter 0"):
+        AdaBound([nn.Parameter(torch.ones(2, dtype=torch.float8_e5m2))], fused=True)
+
+
+def test_fused_without_the_kernel_says_how_to_get_it(monkeypatch):
+    monkeypatch.setattr(_fused, "AVAILABLE", False)
+    with pytest.raises(RuntimeError, match=r"pip install .*dynabound"):
+        AdaBound([param()], fused=True)
+    p = param()
+    optimizer = AdaBound([p])  # not asked for: falls back silently
+    p.grad = torch.ones(2)
+    optimizer.step()
+    assert p[0].item() == pytest.approx(0.999)
+
+
+def test_differentiable_belongs_to_the_whole_optimizer():
+    optimizer = AdaBound([param()])
+    with pytest.raises(ValueError, match="differentiable=True: must be the constructor's"):
+        optimizer.add_param_group({"params": [param()], "differentiable": True})
+
+
+def test_a_typo_is_an_error():
+    for cls in (AdaBound, AMSBound, AdaBoundW):
+        with pytest.raises(TypeError, match="final_rl"):
+            cls([param()], final_rl=0.1)
+    with pytest.raises(TypeError, match="must be a dict"):
+        AdaBound([param()]).add_param_group([param()])
+
+
+def test_edges_of_what_is_allowed():
+    AdaBound([param()], lr=0, betas=(0, 0), final_lr=0, gamma=1e-12, eps=0, weight_decay=0, box=(-math.inf, math.inf))
+    AdaBound([param()], lr=torch.tensor([1e-3]), gamma=10, beta1_decay=1, box=(0, 0), betas=[0.5, 0.5])
+
+
+def test_numbers_are_kept_as_primitives():
+    numpy = pytest.importorskip("numpy")
+    group = AdaBound(
+        [param()], lr=numpy.float32(0.5), final_lr=numpy.float64(1), betas=[numpy.float32(0.5), 0]
+    ).param_groups[0]
+    assert [type(v) for v in (group["lr"], group["final_lr"], *group["betas"])] == [float] * 4
+
+
+def test_repr_shows_every_hyper_parameter():
+    text = repr(AdaBound([param()]))
+    for name in _validate.normalize(AdaBound([param()]).defaults):
+        assert f"{name}: " in text
+
+
+def test_named_parameters_are_accepted():
+    model = nn.Linear(2, 2)
+    optimizer = AdaBound(model.named_parameters())
+    assert optimizer.param_groups[0]["param_names"] == ["weight", "bias"]
+    assert optimizer.state_dict()["param_groups"][0]["param_names"] == ["weight", "bias"]
+    with pytest.raises(ValueError, match="empty parameter list"):
+        AdaBound([])
