@@ -68,12 +68,12 @@ def check_zero_redundancy(folder):
     model = DistributedDataParallel(network())
     optimizer = ZeroRedundancyOptimizer(model.parameters(), AdaBound, **OPTIONS)
     train(model, optimizer, batches(5, 1))
-    for rank in range(2):
-        optimizer.consolidate_state_dict(to=rank)
-    state = copy.deepcopy(optimizer.state_dict())
+    optimizer.consolidate_state_dict(to=0)
+    state = [optimizer.state_dict() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(state)
     other = DistributedDataParallel(copy.deepcopy(model.module))
     resumed = ZeroRedundancyOptimizer(other.parameters(), AdaBound, **{**OPTIONS, "lr": 3.0})
-    resumed.load_state_dict(state)
+    resumed.load_state_dict(state[0])
     train(other, resumed, batches(5, 2))
     assert_close(other.parameters(), alone([(5, 1), (5, 2)]))
 

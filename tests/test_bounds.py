@@ -1,0 +1,105 @@
+"""The bound functions and their certificate against exact arithmetic."""
+
+import math
+from decimal import Decimal, getcontext
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynabound import bounds
+
+getcontext().prec = 60
+ONE = Decimal(1)
+
+
+def exact(family, gamma, t):
+    """The definition, in sixty digits."""
+    x = Decimal(gamma) * t
+    if family == "harmonic":
+        return ONE - ONE / (x + 1), ONE + ONE / x
+    if family == "exponential":
+        lower = ONE - (-x).exp()
+        return lower, ONE / lower
+    return min(ONE, x), max(ONE, ONE / x)
+
+
+@settings(max_examples=300, derandomize=True)
+@given(
+    st.sampled_from(["harmonic", "exponential", "linear"]),
+    st.floats(1e-12, 10),
+    st.integers(1, 10**9),
+)
+def test_bounds_are_finite_and_correct(family, gamma, step):
+    for computed, wanted in zip(bounds.evaluate(family, gamma, step), exact(family, gamma, step), strict=True):
+        assert math.isfinite(computed)
+        assert computed == pytest.approx(float(wanted), rel=1e-13)
+    on_tensors = bounds.evaluate(family, gamma, torch.tensor(float(step), dtype=torch.float64))
+    for computed, wanted in zip(on_tensors, exact(family, gamma, step), strict=True):
+        assert computed.item() == pytest.approx(float(wanted), rel=1e-13)
+
+
+@pytest.mark.parametrize("family", ["harmonic", "exponential", "linear"])
+@pytest.mark.parametrize("gamma", [1e-3, 0.01, 0.3, 0.4, 0.5, 0.7, 1.0, 1.7, 4.0, 10.0])
+def test_certificate_is_the_supremum(family, gamma):
+    """Against a search in exact arithmetic; the harmonic supremum is a limit, approached from below."""
+    last = int(20 / gamma) + 20
+    steps = [*range(1, 200), *range(200, last, max(1, last // 2000))]
+    found = max(
+        t / exact(family, gamma, t)[0] - ((t - 1) / exact(family, gamma, t - 1)[1] if t > 1 else 0) for t in steps
+    )
+    certificate = bounds.certificate(family, gamma, final_lr=0.5)
+    assert certificate.meets_theorem_4
+    assert certificate.guaranteed
+    assert certificate.checked_until == math.inf
+    assert certificate.m >= float(found) / 0.5 * (1 - 1e-12)
+    slack = 1.06 if family == "harmonic" else 1 + 1e-4  # the search looks at every step only up to 200
+    assert certificate.m <= float(found) / 0.5 * slack
+
+
+def test_certificate_of_constant_bounds():
+    sgd, adam, window = (bounds.certificate(("constant", *b), final_lr=0.1) for b in ((1, 1), (0, math.inf), (0.5, 2)))
+    assert sgd.m == pytest.approx(10)
+    assert sgd.meets_theorem_4
+    assert not adam.lower_positive
+    assert not adam.guaranteed
+    assert adam.m == math.inf
+    assert window.lower_positive
+    assert not window.limits_agree
+    assert not window.guaranteed
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.5])
+def test_certificate_of_a_callable_agrees_with_the_family(gamma):
+    for family in ("harmonic", "exponential", "linear"):
+        ours = bounds.certificate(family, gamma, final_lr=0.2)
+        measured = bounds.certificate(lambda t, f=family: bounds.evaluate(f, gamma, t), final_lr=0.2, steps=20_000)
+        assert measured.checked_until == 20_000
+        assert measured.meets_theorem_4 == ours.meets_theorem_4
+        assert measured.m == pytest.approx(ours.m, rel=2e-3)
+
+
+def test_certificate_finds_what_is_wrong():
+    def jump(t):  # meets all that Theorem 4 asks for, and has no useful M
+        return (1e-6 if t < 100 else 1.0), 1.0
+
+    found = bounds.certificate(jump, final_lr=1.0, steps=1000)
+    assert found.meets_theorem_4
+    assert found.m == pytest.approx(99e6 - 98, rel=1e-9)
+    assert not bounds.certificate(lambda t: (1 / t, 1.0), steps=100).lower_never_decreases
+    assert not bounds.certificate(lambda t: (0.5, 1.0 + t), steps=100).upper_never_increases
+    assert not bounds.certificate(lambda t: (0.0, 1.0), steps=100).lower_positive
+    assert not bounds.certificate(lambda t: (0.5, 1.0), steps=100).limits_agree
+
+
+@pytest.mark.parametrize("pair", [(2.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (0.5, math.nan)])
+def test_a_bound_function_that_returns_nonsense(pair):
+    with pytest.raises(ValueError, match="must return 0 <= lower <= upper"):
+        bounds.evaluate(lambda t: pair, 1e-3, 5)
+
+
+@pytest.mark.parametrize(("name", "value"), [("gamma", 0.0), ("gamma", math.nan), ("final_lr", -1.0), ("steps", 0)])
+def test_certificate_refuses_bad_numbers(name, value):
+    with pytest.raises(ValueError, match=f"{name}="):
+        bounds.certificate(lambda t: (1.0, 1.0), **{name: value})
