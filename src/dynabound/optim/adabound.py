@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, TypedDict, cast, overload
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler: over a second
 from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
@@ -171,7 +172,7 @@ class AdaBound(Optimizer):
                 group["bounds"] = None
         return state_dict
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class, of another AdaBound, or of torch's Adam: see docs/migration.md.
 

@@ -1,0 +1,147 @@
+"""How long a step takes: AdaBound beside torch's fused Adam, every other AdaBound, and the machine's streaming limit.
+
+All that is compared runs in one process, in turn, step by step; a figure is the median of a contestant's steps, and
+what is reported are ratios of such figures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from dynabound import AdaBound, AMSBound
+from dynabound.lab.models import ResNet34
+from dynabound.optim import _fused
+
+PEERS = ("adabound", "torch_optimizer", "pytorch_optimizer")
+"""Other packages that have a class AdaBound; those that are installed take part."""
+
+Shapes: TypeAlias = "list[tuple[int, ...]]"
+Step: TypeAlias = "Callable[[], object]"
+Report: TypeAlias = "Callable[[int, int], None]"
+
+
+def _resnet34_shapes() -> Shapes:
+    with torch.device("meta"):
+        return [tuple(param.shape) for param in ResNet34().parameters()]
+
+
+WORKS: dict[str, Callable[[], Shapes]] = {
+    "resnet34": _resnet34_shapes,
+    "small": lambda: [(64, 64)] * 500,
+    "large": lambda: [(50_000_000,)],
+}
+"""What to update: ResNet-34's tensors, 500 tensors of 64×64, one of 50 M elements, all float32."""
+
+REPETITIONS = {"resnet34": 40, "small": 100, "large": 15}
+
+
+def measure(
+    work: str, repetitions: int | None = None, progress: Callable[[int, int], None] = lambda *_: None
+) -> dict[str, Any]:
+    """Milliseconds per step of every contestant at ``work``, and what follows from them."""
+    if work not in WORKS:
+        raise ValueError(f"work={work!r}: must be one of {', '.join(WORKS)}")
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(shape)) for shape in WORKS[work]()]
+    for param in params:
+        param.grad = torch.randn_like(param)
+    times = _interleave(_contestants(params), repetitions or REPETITIONS[work], progress)
+    ours, adam = times["dynabound AdaBound"], times["torch Adam fused"]
+    return {
+        "work": work,
+        "tensors": len(params),
+        "elements": sum(param.numel() for param in params),
+        "threads": torch.get_num_threads(),
+        "milliseconds": times,
+        "against_fused_adam": ours / adam,
+        "amsbound_against_adabound": times["dynabound AMSBound"] / ours,
+        "share_of_streaming_limit": times["streaming limit"] / ours if "streaming limit" in times else None,
+        "times_faster_than": {name: times[name] / ours for name in PEERS if name in times},
+        "peak_temporaries_in_parameters": {name: _peak(step, params) for name, step in _backends(params)},
+    }
+
+
+def _contestants(params: list[torch.nn.Parameter]) -> dict[str, Step]:
+    adabound = AdaBound(params)
+    contestants: dict[str, Step] = {
+        "torch Adam fused": torch.optim.Adam(params, fused=True).step,
+        "dynabound AdaBound": adabound.step,
+        "dynabound AMSBound": AMSBound(params).step,
+    }
+    if _fused.AVAILABLE:
+        contestants["streaming limit"] = _stream(params, adabound)
+    for name in PEERS:
+        try:
+            contestants[name] = importlib.import_module(name).AdaBound(params).step
+        except ImportError:
+            continue
+    return contestants
+
+
+def _stream(params: list[torch.nn.Parameter], optimizer: AdaBound) -> Step:
+    """The same bytes through the same threads, with next to no arithmetic, on copies: reads 4 numbers, writes 3."""
+    lists: list[list[Tensor]] = [[torch.zeros_like(p, requires_grad=False) for p in params] for _ in range(4)]
+    steps = [torch.zeros((), dtype=torch.int64) for _ in params]
+    scalars: Any = (0.0,) * 11
+    kernel: Any = importlib.import_module("dynabound.optim._kernel")
+    return lambda: kernel.stream(_fused.LEVEL, torch.get_num_threads(), *lists, [], steps, scalars)
+
+
+def _interleave(
+    contestants: dict[str, Step], repetitions: int, progress: Callable[[int, int], None]
+) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in contestants}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some peers call signatures that torch has deprecated
+        for repetition in range(-2, repetitions):  # two to warm up
+            for name, step in contestants.items():
+                start = time.perf_counter()
+                step()
+                if repetition >= 0:
+                    times[name].append(1e3 * (time.perf_counter() - start))
+            progress(repetition + 3, repetitions + 2)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _backends(params: list[torch.nn.Parameter]) -> Iterator[tuple[str, Step]]:
+    if _fused.AVAILABLE:
+        yield "fused", AdaBound(params, fused=True).step
+    yield "loop", AdaBound(params, fused=False).step
+
+
+def _peak(step: Step, params: list[torch.nn.Parameter]) -> float | None:
+    """The most memory that a step holds beyond what it began with, in sizes of the largest parameter.
+
+    From the peak of the resident set, which Linux lets a process reset; too coarse for parameters under 64 MB.
+    """
+    largest = max(param.numel() * param.element_size() for param in params)
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if largest < 2**26 or not reset.exists():
+        return None
+    step()
+    reset.write_text("5")
+    before = _kilobytes(status, "VmRSS")
+    step()
+    return (_kilobytes(status, "VmHWM") - before) * 1024 / largest
+
+
+def _kilobytes(status: Path, name: str) -> int:
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+
+
+def import_milliseconds(repetitions: int = 5) -> float:
+    """What ``import dynabound`` costs after ``import torch``, in fresh interpreters."""
+    code = "import time, torch; t = time.perf_counter(); import dynabound; print(1e3 * (time.perf_counter() - t))"
+    times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions)]
+    return statistics.median(times)
