@@ -1,0 +1,51 @@
+"""What holds for the project as a whole: light imports, types, documentation."""
+
+import importlib
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import dynabound
+
+ROOT = Path(__file__).parents[1]
+DOCS = "\n".join(path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+MODULES = sorted(
+    module.name
+    for module in pkgutil.walk_packages(dynabound.__path__, "dynabound.")
+    if not any(part.startswith("_") for part in module.name.split("."))
+)
+
+
+def test_the_core_imports_torch_alone():
+    """Everything that `import dynabound` adds to `import torch` is dynabound's own: that is what keeps it fast."""
+    code = (
+        "import sys, json, torch; before = set(sys.modules); import dynabound, dynabound.bounds; "
+        "print(json.dumps(sorted(set(sys.modules) - before)))"
+    )
+    added = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+    assert {name.partition(".")[0] for name in added} == {"dynabound"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_exported_name_is_documented(name):
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for exported in getattr(module, "__all__", ()):
+        value = getattr(module, exported)
+        if callable(value):
+            assert value.__doc__, f"{name}.{exported} has no docstring"
+        if name in ("dynabound", "dynabound.optim", "dynabound.bounds"):
+            assert exported in DOCS, f"{name}.{exported} is not in the documentation"
+
+
+def test_types_are_strict():
+    run = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout + run.stderr
+
+
+def test_the_version_is_in_one_place():
+    assert dynabound.__version__ == importlib.metadata.version("dynabound")
