@@ -302,7 +302,8 @@ class AdaBoundW(AdaBound):
         amsbound: bool = False,
         **options: Unpack[Options],
     ) -> None:
-        options["decoupled_weight_decay"] = True
+        if not options.setdefault("decoupled_weight_decay", True):
+            raise ValueError("decoupled_weight_decay=False: must be True for AdaBoundW; use AdaBound")
         super().__init__(params, lr, betas, final_lr, gamma, eps, weight_decay, amsbound, **options)
 
 
@@ -350,6 +351,8 @@ def _plan(lists: _Lists, group: Mapping[str, Any]) -> list[_Update]:
     lr = read_lr(group)
     capture = group["capturable"] or torch.compiler.is_compiling()
     if any([param.is_complex() for param in lists[0]]):
+        # Autograd may leave a gradient as a lazy conjugate, which has no real view.
+        lists = (lists[0], [grad.resolve_conj() for grad in lists[1]], *lists[2:])
         lists = cast(_Lists, tuple([_real(tensor) for tensor in tensors] for tensors in lists))
     parts: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(_keys(lists, group, capture)):
@@ -388,8 +391,8 @@ def _prefers_foreach(param: Tensor) -> bool:
 def _check_gradient(param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
     if grad.layout is torch.strided and grad.shape == param.shape and grad.device == param.device:
         return
-    index = next((i for i, other in enumerate(group.get("params", ())) if other is param), None)
-    name = repr(group["param_names"][index]) if "param_names" in group and index is not None else index
+    names = group.get("param_names", range(len(group.get("params", ()))))
+    name = next((repr(n) for n, other in zip(names, group.get("params", ()), strict=True) if other is param), "?")
     where = (
         f"dynabound's {'AMSBound' if group['amsbound'] else 'AdaBound'}: parameter {name} "
         f"(shape {tuple(param.shape)}, {param.device})"
@@ -423,7 +426,7 @@ def _arguments(
 
 
 def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
 
 
 def _state_dtype(group: Mapping[str, Any], param: Tensor) -> torch.dtype:
