@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import dynabound
@@ -15,14 +16,22 @@ def run(*arguments):
     return CliRunner().invoke(app, arguments)
 
 
+@pytest.fixture
+def threads():
+    """Leave torch's number of threads as it was."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
 def test_version_and_help():
     assert run("--version").output.strip() == dynabound.__version__
     assert "bench" in run("--help").output
     assert "fused Adam" in run("bench", "--help").output
 
 
-def test_bench_reports_ratios(tmp_path):
-    result = run("bench", "small", "--repetitions", "1", "--json", "--out", str(tmp_path))
+def test_bench_reports_ratios(tmp_path, threads):
+    result = run("bench", "small", "--repetitions", "1", "--threads", "1", "--json", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     report = json.loads(result.output)
     assert json.loads((tmp_path / "bench.json").read_text()) == report
