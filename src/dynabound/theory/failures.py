@@ -8,7 +8,7 @@ import numpy as np
 
 from dynabound.theory import problems
 from dynabound.theory.fast import Progress, race
-from dynabound.theory.framework import METHODS, SCHEMES, Floats, Method, Run
+from dynabound.theory.framework import METHODS, SCHEMES, Floats, Method, Run, require
 from dynabound.theory.regret import regret
 from dynabound.theory.study import Study, first_below, make, spread, sqrt_or_constant
 
@@ -24,7 +24,7 @@ def theorem_1(
     alpha: float = 0.1,
     beta1: float = 0.0,
     beta2: float = 0.9,
-    C: int | None = None,  # noqa: N803 (the paper's letter)
+    period: int | None = None,
     steps: int = 10_000,
     scheme: str = "sqrt",
     final_lr: float = 0.1,
@@ -32,14 +32,14 @@ def theorem_1(
     progress: Progress | None = None,
 ) -> Study:
     """Adam is trapped at x ≥ 0, whatever α is, where x < 0 is optimal."""
-    C = problems.theorem_1_period(beta2) if C is None else C  # noqa: N806
-    problem = problems.theorem_1(C)
+    period = problems.theorem_1_period(beta2) if period is None else period
+    problem = problems.theorem_1(period)
     numbers: dict[str, Any] = dict(beta1=beta1, beta2=beta2, final_lr=final_lr, gamma=gamma)
-    settings = dict(alpha=alpha, C=C, steps=steps, scheme=scheme, **numbers)
-    study = Study("theorem-1", "Theorem 1: however large its step, Adam never finds the way out", settings)
-    met = problems.theorem_1_condition(C, beta2)
+    settings = dict(alpha=alpha, period=period, steps=steps, scheme=scheme, **numbers)
+    study = Study("theorem-1", "Theorem 1 claims: whatever its step size, Adam never reaches x < 0", settings)
+    met = problems.theorem_1_condition(period, beta2)
     smallest = problems.theorem_1_period(beta2)
-    study.judge("C meets 5β₂^(C−2) ≤ (1−β₂)/(4−β₂)", f"C = {C}, smallest that does: {smallest}", met)
+    study.judge("C meets 5β₂^(C−2) ≤ (1−β₂)/(4−β₂)", f"C = {period}, smallest that does: {smallest}", met)
 
     runs = race([(problem, make(name, alpha=alpha, scheme=scheme, **numbers)) for name in METHODS], steps)
     grid = [(name, other, a) for name in METHODS for other in SCHEMES for a in ALPHAS]
@@ -95,7 +95,7 @@ def _judge_trap(study: Study, runs: list[Run], name: str, scheme: str) -> None:
 
 
 def _judge_escape(study: Study, run: Run, outcomes: list[int]) -> None:
-    first = first_below(run) if run.lowest < 0 else None
+    first = first_below(run)
     works = ALPHAS[np.array(outcomes) == 0]
     span = f"; works for {works.size} of {ALPHAS.size} α's, up to {works.max():.3g}" if works.size else ""
     measured = f"first x < 0 at t = {first:,}{span}" if first else f"never, in {run.steps:,} steps{span}"
@@ -113,7 +113,7 @@ def _theorem_1_catches(
 
     def adam(claim: str, shown: str, **changed: Any) -> None:
         run = race([(problem, Method("Adam", **{**numbers, "alpha": alpha, "scheme": scheme, **changed}))], steps)[0]
-        first = first_below(run) if run.lowest < 0 else None
+        first = first_below(run)
         study.judge(claim, f"first x < 0 at t = {first:,}" if first else "never x < 0", first is None, shown)
 
     for other in SCHEMES:
@@ -129,7 +129,7 @@ def theorem_2(
     alpha: float = 0.1,
     beta1: float = 0.0,
     beta2: float = 0.5,
-    C: int | None = None,  # noqa: N803
+    period: int | None = None,
     steps: int = 1_000_000,
     scheme: str = "sqrt",
     final_lr: float = 0.1,
@@ -137,58 +137,59 @@ def theorem_2(
     progress: Progress | None = None,
 ) -> Study:
     """Adam's average regret stays at 2/C, which the others leave behind."""
-    C = problems.theorem_2_period(beta1, beta2) if C is None else C  # noqa: N806
-    problem = problems.theorem_2(C)
+    period = problems.theorem_2_period(beta1, beta2) if period is None else period
+    problem = problems.theorem_2(period)
     numbers: dict[str, Any] = dict(beta1=beta1, beta2=beta2, final_lr=final_lr, gamma=gamma, scheme=scheme)
     study = Study(
         "theorem-2",
-        "Theorem 2: Adam's average regret stays at 2/C",
-        dict(alpha=alpha, alpha_amsgrad=AMSGRAD_FACTOR * alpha, C=C, steps=steps, **numbers),
+        "Theorem 2 claims: whatever its step size, Adam's average regret does not vanish",
+        dict(alpha=alpha, alpha_amsgrad=AMSGRAD_FACTOR * alpha, period=period, steps=steps, **numbers),
     )
-    met, smallest = problems.theorem_2_condition(C, beta1, beta2), problems.theorem_2_period(beta1, beta2)
-    study.judge("C meets the theorem's three conditions", f"C = {C}, smallest that does: {smallest:,}", met)
+    met, smallest = problems.theorem_2_condition(period, beta1, beta2), problems.theorem_2_period(beta1, beta2)
+    study.judge("C meets the theorem's three conditions", f"C = {period}, smallest that does: {smallest:,}", met)
 
-    alphas = [alpha / 10, alpha, 10 * alpha, 100 * alpha]
-    methods = [Method("Adam", **{**numbers, "alpha": a}) for a in alphas]
-    methods += [_tuned(name, alpha, numbers) for name in METHODS if name != "Adam"]
-    constant = {**numbers, "scheme": "constant"}
-    methods += [Method("Adam", alpha=alpha, **constant)]
-    methods += [Method("AdaBound", **{**constant, "alpha": alpha, "final_lr": a}) for a in (final_lr, final_lr / 100)]
-    at = spread(steps, multiple=C)
-    runs = race([(problem, method) for method in methods], steps, at, progress)
-    units = [regret(run) / at * C / 2 for run in runs]
-    end = [float(unit[-1]) for unit in units]
-
-    for i, a in enumerate(alphas):
-        _judge_units(study, "Adam's average regret does not fall below 2/C", runs[i], end[i], end[i] > 0.95, f"α = {a:g}")
-    for i, run in enumerate(runs):
-        if run.method.name in REPAIRED and run.method.scheme == scheme and i < len(runs) - 3:
-            shown = f"α = {run.method.alpha:g}"
-            claim = f"{run.method.name}'s average regret goes to 0: below a tenth of 2/C at T"
-            _judge_units(study, claim, run, end[i], end[i] < 0.1, shown)
-    for i in (-2, -1):
-        shown = f"constant α, α* = {runs[i].method.final_lr:g} (Adam: {end[-3]:.3g})"
-        claim = "With a constant step AdaBound does better than Adam"
-        _judge_units(study, claim, runs[i], end[i], end[i] < end[-3], shown)
-
-    shown_runs = [i for i in range(len(runs) - 3) if runs[i].method.name != "Adam" or runs[i].method.alpha == alpha]
+    own = [_tuned(name, alpha, numbers) for name in METHODS]
+    more = [Method("Adam", alpha=factor * alpha, **numbers) for factor in (0.1, 10, 100)]
+    at = spread(steps, multiple=period)
+    runs = race([(problem, method) for method in own + more], steps, at, progress)
+    units = [regret(run) / at * period / 2 for run in runs]
+    for run, unit in zip(runs, units, strict=True):
+        name, end = run.method.name, float(unit[-1])
+        measured, shown = f"{end:.3g} × 2/C, ends at x = {run.last[0]:.3f}", f"α = {run.method.alpha:g}"
+        if name == "Adam":
+            study.judge(
+                "Adam's average regret stays at 2/period: at least 0.95 of it at T", measured, end >= 0.95, shown
+            )
+        elif name in REPAIRED:
+            study.judge(f"{name}'s average regret goes to 0: below 0.1 × 2/C at T", measured, end < 0.1, shown)
     study.data.update(
         t=at,
-        units={runs[i].method.name: units[i] for i in shown_runs},
-        x={runs[i].method.name: runs[i].x[:, 0] for i in shown_runs},
-        adam_units_by_alpha={f"{a:g}": units[i] for i, a in enumerate(alphas)},
-        constant_step=[dict(name=run.method.name, final_lr=run.method.final_lr, units=unit)
-                       for run, unit in zip(runs[-3:], units[-3:], strict=True)],
+        units={run.method.name: unit for run, unit in zip(runs[: len(own)], units, strict=False)},
+        x={run.method.name: run.x[:, 0] for run in runs[: len(own)]},
+        adam_units={f"{run.method.alpha:g}": unit for run, unit in zip(runs, units, strict=True)
+                    if run.method.name == "Adam"},
     )  # fmt: skip
+    _theorem_2_catch(study, problem, alpha, numbers)
     return study
 
 
 def _tuned(name: str, alpha: float, numbers: dict[str, Any]) -> Method:
-    return make(name, **{**numbers, "alpha": AMSGRAD_FACTOR * alpha if name == "AMSGrad" else alpha})
+    return make(name, alpha=AMSGRAD_FACTOR * alpha if name == "AMSGrad" else alpha, **numbers)
 
 
-def _judge_units(study: Study, claim: str, run: Run, units: float, holds: bool, shown: str) -> None:
-    study.judge(claim, f"{units:.3g} × 2/C, ends at x = {run.last[0]:.3f}", holds, shown)
+def _theorem_2_catch(study: Study, problem: problems.Line, alpha: float, numbers: dict[str, Any]) -> None:
+    """A constant step α*: SGD, which AdaBound becomes, jumps over the whole box at every gradient of size C."""
+    numbers = {**numbers, "scheme": "constant", "alpha": alpha}
+    rates = [numbers["final_lr"], numbers["final_lr"] / 100]
+    methods = [Method("Adam", **numbers)] + [Method("AdaBound", **{**numbers, "final_lr": rate}) for rate in rates]
+    last = study.data["t"][-1:]
+    runs = race([(problem, method) for method in methods], study.settings["steps"], last)
+    adam, *bounded = [float(regret(run)[-1] / last[-1] * study.settings["period"] / 2) for run in runs]
+    for rate, units in zip(rates, bounded, strict=True):
+        measured = f"AdaBound {units:.3g} × 2/C, Adam {adam:.3g}"
+        claim = "With a constant step AdaBound has less regret than Adam"
+        study.judge(claim, measured, units < adam, f"constant α, α* = {rate:g}")
+    study.data["constant_step"] = dict(adam=adam, adabound={f"{r:g}": u for r, u in zip(rates, bounded, strict=True)})
 
 
 def theorem_3(
@@ -196,7 +197,7 @@ def theorem_3(
     alpha: float = 0.1,
     beta1: float = 0.0,
     beta2: float = 0.5,
-    C: int = 20,  # noqa: N803
+    period: int = 20,
     steps: int = 10_000,
     seeds: int = 20,
     scheme: str = "sqrt",
@@ -206,16 +207,24 @@ def theorem_3(
     progress: Progress | None = None,
 ) -> Study:
     """With random losses Adam drifts to the worst point of all."""
-    problems.require(seeds >= 1, "seeds", seeds, "at least 1")
+    require(seeds >= 1, "seeds", seeds, "at least 1")
     gamma = 1 - beta2 if gamma is None else gamma
     numbers: dict[str, Any] = dict(beta1=beta1, beta2=beta2, final_lr=final_lr, gamma=gamma, scheme=scheme)
     study = Study(
         "theorem-3",
-        "Theorem 3: in expectation Adam walks the wrong way",
-        dict(alpha=alpha, alpha_amsgrad=AMSGRAD_FACTOR * alpha, C=C, delta=delta, steps=steps, seeds=seeds, **numbers),
+        "Theorem 3 claims: with random losses, too, Adam does not converge to x* = −1",
+        dict(
+            alpha=alpha,
+            alpha_amsgrad=AMSGRAD_FACTOR * alpha,
+            period=period,
+            delta=delta,
+            steps=steps,
+            seeds=seeds,
+            **numbers,
+        ),
     )
     at = spread(steps)
-    lines = [problems.theorem_3(C, steps, seed, delta) for seed in range(seeds)]
+    lines = [problems.theorem_3(period, steps, seed, delta) for seed in range(seeds)]
     names = ("Adam", *REPAIRED)
     runs = race([(line, _tuned(name, alpha, numbers)) for name in names for line in lines], steps, at, progress)
     last = {name: np.array([run.last[0] for run in runs if run.method.name == name]) for name in names}
@@ -225,16 +234,19 @@ def theorem_3(
         claim = f"{name} converges to x* = −1: it ends below −0.9 in every run"
         study.judge(claim, f"highest end {last[name].max():+.3f} of {seeds} seeds", last[name].max() < -0.9)
 
-    def constant(period: int, rate: float) -> None:
-        # A constant step never stops shaking: α*·C is how far one rare gradient throws x.
-        changed = {**numbers, "scheme": "constant", "final_lr": rate, "alpha": alpha}
-        lanes = [(problems.theorem_3(period, steps, seed, delta), Method("AdaBound", **changed)) for seed in range(seeds)]
-        means = [float(run.x[run.at > steps // 2, 0].mean()) for run in race(lanes, steps, spread(steps, 1000))]
-        shown = f"constant α, C = {period}, α* = {rate:g}"
-        claim = "With a constant step AdaBound stays below −0.8 on average"
-        study.judge(claim, f"highest mean x over the second half {max(means):+.3f}", max(means) < -0.8, shown)
-
-    for rate in (final_lr, 3e-3 * final_lr):
-        constant(50, rate)
     study.data.update(t=at, x={n: [run.x[:, 0] for run in runs if run.method.name == n] for n in names}, last=last)
+    _theorem_3_catch(study, alpha, numbers)
     return study
+
+
+def _theorem_3_catch(study: Study, alpha: float, numbers: dict[str, Any]) -> None:
+    """A constant step never stops shaking: α*·C is how far one rare gradient throws x."""
+    steps, seeds, period = study.settings["steps"], study.settings["seeds"], 50
+    lines = [problems.theorem_3(period, steps, seed, study.settings["delta"]) for seed in range(seeds)]
+    for rate in (numbers["final_lr"], 3e-3 * numbers["final_lr"]):
+        method = Method("AdaBound", **{**numbers, "alpha": alpha, "scheme": "constant", "final_lr": rate})
+        half = np.arange(steps // 2 + 1, steps + 1)
+        highest = max(float(run.x.mean()) for run in race([(line, method) for line in lines], steps, half))
+        measured = f"highest mean x over the second half {highest:+.3f}"
+        claim = "With a constant step AdaBound keeps its mean below −0.9 in every run"
+        study.judge(claim, measured, highest < -0.9, f"constant α, C = {period}, α* = {rate:g}")

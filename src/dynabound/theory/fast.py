@@ -37,7 +37,7 @@ def race(
     """Run every (problem, method) of ``lanes`` for ``steps`` steps, recording the steps ``at`` (None: all of them).
 
     >>> from dynabound.theory.problems import theorem_1
-    >>> adam, sgd = race([(theorem_1(C=50), Method(name)) for name in ("Adam", "SGD")], steps=10_000)
+    >>> adam, sgd = race([(theorem_1(period=50), Method(name)) for name in ("Adam", "SGD")], steps=10_000)
     >>> adam.lowest >= 0, sgd.lowest >= 0
     (True, False)
     """
@@ -47,7 +47,7 @@ def race(
     pool = ThreadPoolExecutor(threads or os.cpu_count())
     runs = []
     try:
-        for run in pool.map(lambda lane: _run(*lane, steps, at), lanes):
+        for run in pool.map(lambda lane: _run(lane[0], lane[1], steps, at), lanes):
             runs.append(run)
             if progress is not None:
                 progress(len(runs), len(lanes))

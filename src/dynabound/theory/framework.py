@@ -180,7 +180,7 @@ class Domain(Protocol):
         """The point x of F with the smallest ⟨slope, x⟩."""
 
     def reach(self, rows: Floats) -> Floats:
-        """For every row a, the largest \\|⟨a, x⟩\\| on F."""
+        """For every row a, the largest absolute value of ⟨a, x⟩ on F."""
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,8 @@ def _shrink(y: Floats, rate: Floats, radius: float) -> Floats:
         multiplier += (norm / radius - 1) * norm**2 / float(x * x @ (rate / (1 + multiplier * rate)))
         if not low < multiplier < high:
             multiplier = math.sqrt(low) * math.sqrt(high)  # the bracket may span many powers of ten
-    return x * min(1.0, radius / norm)
+    result: Floats = x * min(1.0, radius / norm)
+    return result
 
 
 class Problem(Protocol):
@@ -290,7 +291,7 @@ class Problem(Protocol):
     def gradient(self, t: int, x: Floats) -> Floats: ...
 
     def best(self, steps: Steps) -> Floats:
-        """min over x of f_1(x) + … + f_t(x), for every t in ``steps``."""
+        """The smallest f_1(x) + … + f_t(x) of any x in the domain, for every t in ``steps``."""
 
 
 @dataclass(frozen=True)
@@ -318,7 +319,7 @@ def play(problem: Problem, method: Method, steps: int) -> Run:
     """Run Algorithm 1 for ``steps`` steps and record all of them: the reference, in any dimension.
 
     >>> from dynabound.theory.problems import theorem_1
-    >>> play(theorem_1(C=50), Method("SGD", alpha=0.1), steps=2).x.ravel()       # x₁, x₂
+    >>> play(theorem_1(period=50), Method("SGD", alpha=0.1), steps=2).x.ravel()       # x₁, x₂
     array([0. , 0.1])
     """
     plan = schedule(method, steps)

@@ -73,9 +73,9 @@ def _smallest(condition: Callable[[Floats], Any], first: int, stride: int) -> in
         first += block
 
 
-def theorem_1_condition(C: Any, beta2: float) -> Any:  # noqa: N803 (the paper's letter)
+def theorem_1_condition(period: Any, beta2: float) -> Any:
     """5·β₂^(C−2) ≤ (1−β₂)/(4−β₂)."""
-    return 5 * beta2 ** (C - 2) <= (1 - beta2) / (4 - beta2)
+    return 5 * beta2 ** (period - 2) <= (1 - beta2) / (4 - beta2)
 
 
 def theorem_1_period(beta2: float) -> int:
@@ -85,26 +85,26 @@ def theorem_1_period(beta2: float) -> int:
     [50, 730, 9614]
     """
     check_betas(0.0, beta2)
-    return _smallest(lambda C: theorem_1_condition(C, beta2), first=3, stride=1)
+    return _smallest(lambda period: theorem_1_condition(period, beta2), first=3, stride=1)
 
 
-def theorem_1(C: int) -> Line:  # noqa: N803
+def theorem_1(period: int) -> Line:
     """Theorem 1: on [−2, 2] the loss is −100 left of 0 and 0 right of 1; between them −x, 2x, then 0 for C − 2 steps.
 
     x < 0 is optimal. Note that f_t is neither convex nor continuous, although the paper speaks of convex functions.
     """
-    require(C >= 3, "C", C, "an integer >= 3")
-    slopes = np.concatenate([[-1.0, 2.0], np.zeros(C - 2)])
+    require(period >= 3, "C", period, "an integer >= 3")
+    slopes = np.concatenate([[-1.0, 2.0], np.zeros(period - 2)])
     return Line(Box(-2, 2), slopes, left=0.0, right=1.0, plateaus=(-100.0, 0.0))
 
 
-def theorem_2_condition(C: Any, beta1: float, beta2: float) -> Any:  # noqa: N803
+def theorem_2_condition(period: Any, beta1: float, beta2: float) -> Any:
     """The three inequalities of Theorem 2, with γ = β₁/√β₂."""
     ratio = beta1 / math.sqrt(beta2) if beta2 else 0.0
-    first = (1 - beta1) * beta1 ** (C - 1) * C <= 1 - beta1 ** (C - 1)
-    second = beta2 ** ((C - 2) / 2) * C**2 <= 1
-    series = 1 + ratio * (1 - ratio ** (C - 1)) / (1 - ratio)
-    third = 3 * (1 - beta1) / (2 * math.sqrt(1 - beta2)) * series + beta1 ** (C / 2 - 1) / (1 - beta1) < C / 3
+    first = (1 - beta1) * beta1 ** (period - 1) * period <= 1 - beta1 ** (period - 1)
+    second = beta2 ** ((period - 2) / 2) * period**2 <= 1
+    series = 1 + ratio * (1 - ratio ** (period - 1)) / (1 - ratio)
+    third = 3 * (1 - beta1) / (2 * math.sqrt(1 - beta2)) * series + beta1 ** (period / 2 - 1) / (1 - beta1) < period / 3
     return first & second & third
 
 
@@ -115,25 +115,25 @@ def theorem_2_period(beta1: float, beta2: float) -> int:
     (42622, 3218, 20)
     """
     check_betas(beta1, beta2)
-    return _smallest(lambda C: theorem_2_condition(C, beta1, beta2), first=2, stride=2)
+    return _smallest(lambda period: theorem_2_condition(period, beta1, beta2), first=2, stride=2)
 
 
-def theorem_2(C: int) -> Line:  # noqa: N803
+def theorem_2(period: int) -> Line:
     """Theorem 2: on [−1, 1] the loss is C·x once every C steps and −x otherwise; x = −1 is optimal."""
-    require(C >= 2 and C % 2 == 0, "C", C, "an even integer >= 2")
-    return Line(Box(-1, 1), np.concatenate([[float(C)], -np.ones(C - 1)]))
+    require(period >= 2 and period % 2 == 0, "C", period, "an even integer >= 2")
+    return Line(Box(-1, 1), np.concatenate([[float(period)], -np.ones(period - 1)]))
 
 
-def theorem_3(C: int, steps: int, seed: int, delta: float = 1.0) -> Line:  # noqa: N803
+def theorem_3(period: int, steps: int, seed: int, delta: float = 1.0) -> Line:
     """Theorem 3: on [−1, 1] the loss is C·x with probability (1+δ)/(C+1), and −x otherwise.
 
     The expected loss is δ·x, so x = −1 is optimal.
     """
-    require(C >= 2, "C", C, "an integer >= 2")
-    require(0 < delta < C, "delta", delta, f"in (0, C) = (0, {C}), so that (1+delta)/(C+1) is a probability")
+    require(period >= 2, "C", period, "an integer >= 2")
+    require(0 < delta < period, "delta", delta, f"in (0, C) = (0, {period}), so that (1+delta)/(C+1) is a probability")
     require(steps >= 1, "steps", steps, "at least 1")
-    rare = np.random.default_rng(seed).random(steps) < (1 + delta) / (C + 1)
-    return Line(Box(-1, 1), np.where(rare, float(C), -1.0))
+    rare = np.random.default_rng(seed).random(steps) < (1 + delta) / (period + 1)
+    return Line(Box(-1, 1), np.where(rare, float(period), -1.0))
 
 
 class Counterexample(NamedTuple):
@@ -167,12 +167,12 @@ class _Late:
 
 
 def savarese(
-    steps: int, seed: int, name: str = "AdaBound", alpha: float = 0.266, C: int = 10, beta2: float = 0.5  # noqa: N803
+    steps: int, seed: int, name: str = "AdaBound", alpha: float = 0.266, period: int = 10, beta2: float = 0.5
 ) -> Counterexample:  # fmt: skip
     """Savarese (2019), Corollary 1: Theorem 3's problem with η_l = α/C, and η_u = α/√(1−β₂) until T, then α/C."""
-    bounds = _Wide(steps, C / math.sqrt(1 - beta2))
-    method = Method(name, alpha=alpha, beta2=beta2, final_lr=alpha / C, bounds=bounds)
-    return Counterexample(theorem_3(C, steps, seed), method)
+    bounds = _Wide(steps, period / math.sqrt(1 - beta2))
+    method = Method(name, alpha=alpha, beta2=beta2, final_lr=alpha / period, bounds=bounds)
+    return Counterexample(theorem_3(period, steps, seed), method)
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,8 @@ def theorem_4(run: Run) -> Floats:
     right-hand side would grow like T, and the paper itself calls it the same bound.)
     """
     inverse, momentum = _inverse_rates(run), _momentum_sum(run)
-    first: Floats = inverse.sum(1)  # √T/η̂_T = 1/η_T
-    return _weight(run) * (first + momentum) + _noise(run)
+    # The first sum: √T/η̂_T = 1/η_T.
+    return _total(run, inverse.sum(1) + momentum)
 
 
 def corollary(run: Run) -> Floats:
@@ -50,11 +50,13 @@ def corollary(run: Run) -> Floats:
     inverse = _inverse_rates(run)
     smallest = schedule(run.method, 1).lower[0]
     middle = beta1 * inverse.shape[1] / ((1 - float(decay)) ** 2 * smallest) if beta1 else 0.0
-    return _weight(run) * (inverse.sum(1) + middle) + _noise(run)
+    return _total(run, inverse.sum(1) + middle)
 
 
 def corrected(run: Run) -> Floats:
-    """What does hold (Savarese 2019, Theorem 3), for β₁ₜ that never increase::
+    """What does hold, if β₁ₜ never increases (Savarese 2019, Theorem 3).
+
+    ::
 
         D∞²/(2(1−β₁))·[2dM(√T−1) + Σ_i (1/η_{1,i} + Σ_t β₁ₜ/η_{t,i})] + (2√T−1)·R∞G₂²/(1−β₁)
 
@@ -64,7 +66,7 @@ def corrected(run: Run) -> Floats:
     m = bound_functions.certificate(method.bounds, method.gamma, method.final_lr, run.steps).m
     # ∞·0 at T = 1, where M plays no part.
     growth = np.where(run.at > 1, 2 * inverse.shape[1] * m * np.maximum(np.sqrt(run.at) - 1, 1e-300), 0.0)
-    return _weight(run) * (growth + inverse[0].sum() + _momentum_sum(run)) + _noise(run)
+    return _total(run, growth + inverse[0].sum() + _momentum_sum(run))
 
 
 def decreases(run: Run) -> NDArray[np.bool_]:
@@ -86,15 +88,11 @@ def _momentum_sum(run: Run) -> Floats:
     return np.cumsum(schedule(run.method, run.steps).beta1 * (1 / run.rate).sum(1))
 
 
-def _weight(run: Run) -> float:
-    return run.problem.domain.diameter**2 / (2 * (1 - run.method.beta1))
-
-
-def _noise(run: Run) -> Floats:
-    """(2√T−1)·R∞G₂²/(1−β₁)."""
-    largest = schedule(run.method, 1).upper[0]
-    noise: Floats = (2 * np.sqrt(run.at) - 1) * largest * run.problem.gradient_bound**2 / (1 - run.method.beta1)
-    return noise
+def _total(run: Run, inverse: Floats) -> Floats:
+    """D∞²/(2(1−β₁))·``inverse`` + (2√T−1)·R∞G₂²/(1−β₁)."""
+    noise = (2 * np.sqrt(run.at) - 1) * schedule(run.method, 1).upper[0] * run.problem.gradient_bound**2
+    total: Floats = (run.problem.domain.diameter**2 / 2 * inverse + noise) / (1 - run.method.beta1)
+    return total
 
 
 @dataclass(frozen=True)

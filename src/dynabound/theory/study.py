@@ -74,9 +74,9 @@ def spread(steps: int, count: int = 300, multiple: int = 1) -> Steps:
 
 
 def first_below(run: Run, value: float = 0.0) -> int | None:
-    """The first recorded t with x_t < ``value``."""
-    below = np.flatnonzero(run.x[:, 0] < value)
-    return int(run.at[below[0]]) if below.size else None
+    """The first t with x_t < ``value``, of a run that has recorded all its steps."""
+    below = np.flatnonzero(np.append(run.x[:, 0], run.last) < value)
+    return int(below[0]) + 1 if below.size else None
 
 
 def sqrt_or_constant(scheme: str) -> str:
