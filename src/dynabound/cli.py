@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
+
+if TYPE_CHECKING:
+    from dynabound.theory.study import Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -15,3 +21,86 @@ app = typer.Typer(
 @app.callback()
 def _version() -> None:
     pass
+
+
+@app.command()
+def theory(
+    names: Annotated[list[str] | None, typer.Argument(help="Studies, or all. Without a name: list them.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Initial step size α.")] = None,
+    beta1: Annotated[float | None, typer.Option(help="β₁.")] = None,
+    beta2: Annotated[float | None, typer.Option(help="β₂.")] = None,
+    period: Annotated[int | None, typer.Option("--C", help="The problems' C. Default: the smallest valid.")] = None,
+    steps: Annotated[int | None, typer.Option("--T", help="Number of steps T.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    scheme: Annotated[str | None, typer.Option(help="Step size: sqrt (α/√t) or constant.")] = None,
+    final_lr: Annotated[float | None, typer.Option(help="α*, where the bounds meet.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="γ, the speed of the bounds.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and numbers.")] = Path("theory"),
+    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Play the paper's theorems: a verdict on every claim, pictures, and all numbers."""
+    try:
+        from dynabound.theory import studies
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"dynabound: {error}") from None
+    if not names:
+        listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.STUDIES.items()}
+        _print_json(listed) if json else _print_listed(listed)
+        return
+    given = dict(alpha=alpha, beta1=beta1, beta2=beta2, period=period, steps=steps, seeds=seeds, scheme=scheme,
+                 final_lr=final_lr, gamma=gamma)  # fmt: skip
+    results = []
+    try:
+        chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
+        for name, options in chosen.items():
+            results.append(_play(name, options, out, quiet=json))
+    except ValueError as error:
+        raise SystemExit(f"dynabound: {error}") from None
+    if json:
+        _print_json([study.as_dict() for study in results])
+
+
+def _play(name: str, options: dict[str, object], out: Path, quiet: bool) -> Study:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from dynabound.theory.studies import STUDIES, write
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        study = STUDIES[name](
+            **options, progress=lambda done, total: bar.update(task, completed=done, total=total, refresh=False)
+        )
+        bar.update(task, description=f"{name}: drawing", total=None)
+        paths = write(study, out)
+    if not quiet:
+        _print_study(study, paths)
+    return study
+
+
+def _print_study(study: Study, paths: list[Path]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=study.title, title_justify="left", title_style="bold", show_lines=False)
+    for heading in ("claim", "measured", "", "settings"):
+        table.add_column(heading, no_wrap=not heading)
+    for verdict in study.verdicts:
+        word = "[green]holds[/]" if verdict.holds else "[red]fails[/]"
+        table.add_row(verdict.claim, verdict.measured, word, verdict.settings)
+    console = Console()
+    console.print(table)
+    settings = ", ".join(f"{key}={value}" for key, value in study.settings.items())
+    console.print(f"[dim]{settings}[/]\n[dim]{'  '.join(map(str, paths))}[/]\n", highlight=False)
+
+
+def _print_listed(listed: dict[str, str]) -> None:
+    for name, line in listed.items():
+        typer.echo(f"{name:15} {line}")
+    typer.echo("\ndynabound theory NAME..., or all; --help shows the options")
+
+
+def _print_json(value: object) -> None:
+    import json
+
+    typer.echo(json.dumps(value, ensure_ascii=False))

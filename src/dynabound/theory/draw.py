@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dynabound.theory.failures import OUTCOMES
-from dynabound.theory.study import Study
+from dynabound.theory.study import Study, sqrt_or_constant
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK, GREY = (
@@ -21,7 +21,8 @@ BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK, GREY = (
 TEXT = "#555555"
 LETTERS = {
     "alpha": "α", "period": "C", "alpha_amsgrad": "α of AMSGrad", "beta1": "β₁", "beta2": "β₂", "steps": "T",
-    "final_lr": "α*", "gamma": "γ", "delta": "δ", "smallest alpha": "smallest: α", "smallest beta2": "β₂",
+    "final_lr": "α*", "gamma": "γ", "scheme": "step", "delta": "δ",
+    "smallest alpha": "smallest: α", "smallest beta2": "β₂",
     "savarese period": "Savarese: C", "savarese steps": "T", "savarese seeds": "seeds", "savarese alpha": "α",
     "savarese beta2": "β₂",
 }  # fmt: skip
@@ -29,7 +30,7 @@ STYLES: dict[str, dict[str, Any]] = {
     "SGD": dict(color=GREEN),
     "SGDM": dict(color=GREEN, linestyle=":"),
     "AdaGrad": dict(color=ORANGE),
-    "RMSprop": dict(color=BLACK, linestyle=(0, (2, 3))),
+    "RMSprop": dict(color=BLACK, linestyle=(0, (2, 3)), zorder=3),
     "Adam": dict(color=RED, linewidth=2.6),
     "AMSGrad": dict(color=PURPLE),
     "AdaBound": dict(color=BLUE, linewidth=2.6),
@@ -40,10 +41,8 @@ STYLES: dict[str, dict[str, Any]] = {
 def draw(study: Study) -> Figure:
     """The picture of a study."""
     figure = _PICTURES[study.name](study)
-    figure.suptitle(f"{study.title}\n", fontsize=14, fontweight="bold")
-    figure.text(
-        0.5, 0.955 if figure.get_figheight() > 6 else 0.925, _settings(study), ha="center", va="top", color=TEXT
-    )
+    figure.suptitle(f"{study.title}\n", fontsize=14, fontweight="bold", linespacing=1.6)
+    figure.text(0.5, 1 - 0.36 / figure.get_figheight(), _settings(study), ha="center", va="top", color=TEXT)
     return figure
 
 
@@ -52,10 +51,12 @@ def _settings(study: Study) -> str:
     flat = {}
     for key, value in study.settings.items():
         flat.update({f"{key} {k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
-    return ",  ".join(f"{LETTERS.get(key, key)} = {_number(value)}" for key, value in flat.items() if key != "scheme")
+    return ",  ".join(f"{LETTERS.get(key, key)} = {_number(value)}" for key, value in flat.items())
 
 
 def _number(value: Any) -> str:
+    if isinstance(value, str):
+        return sqrt_or_constant(value)
     if isinstance(value, tuple):
         return " | ".join(map(_number, value))
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
@@ -87,7 +88,7 @@ def _theorem_1(study: Study) -> Figure:
     )
     average.legend(*path.get_legend_handles_labels(), loc="lower left")
     average.axhline(100, color=GREY, lw=1)
-    average.text(data["t"][0], 106, "100: what staying at x ≥ 0 costs", va="bottom", color=TEXT, fontsize=9)
+    average.text(data["t"][0], 115, "100: what staying at x ≥ 0 costs", va="bottom", color=TEXT, fontsize=9)
     average.set_ylim(top=260)
     _outcome_map(figure.add_subplot(grid[1, :]), study)
     return figure
@@ -147,7 +148,7 @@ def _theorem_3(study: Study) -> Figure:
     panels = figure.subplots(1, len(names), sharey=True)
     for axes, name in zip(panels, names, strict=True):
         last = np.array(data["last"][name])
-        title = f"{name}\nends {last.min():+.2f} … {last.max():+.2f}"
+        title = f"{name}\nends {last.min():+.2f} … {last.max():+.2f}".replace("-", "−")
         _axes(axes, title, "step t", "$x_t$" if name == names[0] else "", xscale="log")
         for x in data["x"][name]:
             axes.plot(data["t"], x, color=STYLES[name]["color"], lw=0.8, alpha=0.45)
@@ -195,9 +196,9 @@ def _funnel(axes: Axes, data: dict[str, Any]) -> None:
         t, data["lower"], data["upper"], color=GREY, alpha=0.2, lw=0, label="between $\\eta_l(t)$ and $\\eta_u(t)$"
     )
     axes.plot(t, rate, color=BLUE, lw=1.4, label="$\\sqrt{t}\\,\\eta_t$")
-    rises = np.array(data["rises"], dtype=int)
-    label = f"$1/\\eta_t$ decreased ({len(rises)} of {len(t) - 1} steps)"
-    axes.plot(rises, rate[rises - 1], "o", color=RED, ms=4, label=label)
+    fell = np.array(data["fell"], dtype=int)
+    label = f"$1/\\eta_t$ decreased ({len(fell)} of {len(t) - 1} steps)"
+    axes.plot(fell, rate[fell - 1], "o", color=RED, ms=4, label=label)
     axes.legend(fontsize=9)
 
 

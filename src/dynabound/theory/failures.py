@@ -157,9 +157,7 @@ def theorem_2(
         name, end = run.method.name, float(unit[-1])
         measured, shown = f"{end:.3g} × 2/C, ends at x = {run.last[0]:.3f}", f"α = {run.method.alpha:g}"
         if name == "Adam":
-            study.judge(
-                "Adam's average regret stays at 2/period: at least 0.95 of it at T", measured, end >= 0.95, shown
-            )
+            study.judge("Adam's average regret stays at 2/C: at least 0.95 of it at T", measured, end >= 0.95, shown)
         elif name in REPAIRED:
             study.judge(f"{name}'s average regret goes to 0: below 0.1 × 2/C at T", measured, end < 0.1, shown)
     study.data.update(

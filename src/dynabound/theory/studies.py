@@ -35,7 +35,8 @@ def choose(names: list[str], options: Mapping[str, Any]) -> dict[str, dict[str, 
     takes = {name: set(inspect.signature(STUDIES[name]).parameters) for name in names}
     for option in options:
         if not any(option in known for known in takes.values()):
-            raise ValueError(f"{option}={options[option]!r}: {' and '.join(names)} have no use for it; leave it out")
+            letter = {"period": "C", "steps": "T"}.get(option, option)
+            raise ValueError(f"{letter}={options[option]!r}: no use for it in {', '.join(names)}; leave it out")
     return {name: {key: value for key, value in options.items() if key in takes[name]} for name in names}
 
 
