@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from dynabound.theory.study import Study
 
 app = typer.Typer(
@@ -49,33 +51,27 @@ def theory(
         return
     given = dict(alpha=alpha, beta1=beta1, beta2=beta2, period=period, steps=steps, seeds=seeds, scheme=scheme,
                  final_lr=final_lr, gamma=gamma)  # fmt: skip
-    results = []
     try:
         chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
-        for name, options in chosen.items():
-            results.append(_play(name, options, out, quiet=json))
+        # Nothing is written before all have run: what is wrong with the options shows up on the way.
+        results = [_play(studies.STUDIES[name], name, options) for name, options in chosen.items()]
     except ValueError as error:
         raise SystemExit(f"dynabound: {error}") from None
+    for study in results:
+        paths = studies.write(study, out)
+        if not json:
+            _print_study(study, paths)
     if json:
         _print_json([study.as_dict() for study in results])
 
 
-def _play(name: str, options: dict[str, object], out: Path, quiet: bool) -> Study:
+def _play(run: Callable[..., Study], name: str, options: dict[str, object]) -> Study:
     from rich.console import Console
     from rich.progress import Progress
 
-    from dynabound.theory.studies import STUDIES, write
-
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(name, total=None)
-        study = STUDIES[name](
-            **options, progress=lambda done, total: bar.update(task, completed=done, total=total, refresh=False)
-        )
-        bar.update(task, description=f"{name}: drawing", total=None)
-        paths = write(study, out)
-    if not quiet:
-        _print_study(study, paths)
-    return study
+        return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _print_study(study: Study, paths: list[Path]) -> None:

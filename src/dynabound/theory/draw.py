@@ -198,7 +198,7 @@ def _funnel(axes: Axes, data: dict[str, Any]) -> None:
     axes.plot(t, rate, color=BLUE, lw=1.4, label="$\\sqrt{t}\\,\\eta_t$")
     fell = np.array(data["fell"], dtype=int)
     label = f"$1/\\eta_t$ decreased ({len(fell)} of {len(t) - 1} steps)"
-    axes.plot(fell, rate[fell - 1], "o", color=RED, ms=4, label=label)
+    axes.plot(fell, rate[fell - 1], "o", color=RED, ms=3, label=label)
     axes.legend(fontsize=9)
 
 
