@@ -44,7 +44,7 @@ def theory(
     try:
         from dynabound.theory import studies
     except ModuleNotFoundError as error:
-        raise SystemExit(f"dynabound: {error}") from None
+        raise SystemExit(f"dynabound: {error.name} is missing: pip install 'dynabound[lab]'") from None
     if not names:
         listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.STUDIES.items()}
         _print_json(listed) if json else _print_listed(listed)
@@ -86,8 +86,7 @@ def _print_study(study: Study, paths: list[Path]) -> None:
         table.add_row(verdict.claim, verdict.measured, word, verdict.settings)
     console = Console()
     console.print(table)
-    settings = ", ".join(f"{key}={value}" for key, value in study.settings.items())
-    console.print(f"[dim]{settings}[/]\n[dim]{'  '.join(map(str, paths))}[/]\n", highlight=False)
+    console.print(f"[dim]{study.summary}[/]\n[dim]{'  '.join(map(str, paths))}[/]\n", highlight=False)
 
 
 def _print_listed(listed: dict[str, str]) -> None:

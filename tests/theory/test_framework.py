@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from dynabound import AdaBound, AMSBound
+from dynabound.theory import fast
 from dynabound.theory.fast import race
 from dynabound.theory.framework import METHODS, Ball, Box, Method, play
 from dynabound.theory.problems import Line, random_problem, theorem_1, theorem_3
@@ -108,6 +109,16 @@ def test_an_interrupt_stops_the_race():
     with pytest.raises(KeyboardInterrupt):
         race([(theorem_1(50), Method("SGD"))] * 50, 1000, progress=interrupt)
     assert begun == [1]
+
+
+def test_without_a_place_for_its_cache_the_loop_is_compiled_all_the_same(monkeypatch):
+    def no_cache(**options):
+        if options.get("cache"):
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(fast.numba, "njit", no_cache)
+    assert fast._compiled(len)("ab") == 2
 
 
 def test_without_gradients_nothing_moves_and_nothing_is_nan():

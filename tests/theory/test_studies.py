@@ -1,6 +1,8 @@
 """The demonstrations: their numbers, and that a verdict changes when its claim no longer holds."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +194,29 @@ def test_an_interrupt_leaves_the_old_file_and_no_other(tmp_path, theorem_3, monk
         studies.write(theorem_3, tmp_path)
     assert (tmp_path / "theorem-3.json").read_bytes() == old
     assert len(list(tmp_path.iterdir())) == 3
+
+
+@pytest.mark.parametrize("name", studies.STUDIES)
+def test_one_step_is_enough_to_run(name, tmp_path):
+    options = studies.choose([name], dict(steps=1))[name]
+    assert studies.STUDIES[name](**options).as_dict()["settings"]
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_a_missing_extra_is_named():
+    hide = "import sys; sys.modules['numba'] = None; "
+    failed = python(hide + "import dynabound.theory")
+    assert "dynabound.theory needs numba: pip install 'dynabound[lab]'" in failed.stderr
+    failed = python(hide + "sys.argv[1:] = ['theory']; from dynabound.__main__ import main; main()")
+    assert failed.stderr.strip() == "dynabound: numba is missing: pip install 'dynabound[lab]'"
+
+
+def test_the_core_does_not_import_the_lab():
+    loaded = python("import sys, dynabound; print({'numba', 'matplotlib', 'rich', 'typer'} & set(sys.modules))")
+    assert loaded.stdout.strip() == "set()"
 
 
 def run(*arguments):

@@ -4,4 +4,5 @@ try:
     import numba as _numba  # noqa: F401
     import numpy as _numpy  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(f"dynabound.theory needs {error.name}: pip install 'dynabound[lab]'") from error
+    message = f"dynabound.theory needs {error.name}: pip install 'dynabound[lab]'"
+    raise ModuleNotFoundError(message, name=error.name) from error

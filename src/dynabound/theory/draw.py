@@ -12,20 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dynabound.theory.failures import OUTCOMES
-from dynabound.theory.study import Study, sqrt_or_constant
+from dynabound.theory.study import Study
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK, GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
 )  # fmt: skip
 TEXT = "#555555"
-LETTERS = {
-    "alpha": "α", "period": "C", "alpha_amsgrad": "α of AMSGrad", "beta1": "β₁", "beta2": "β₂", "steps": "T",
-    "final_lr": "α*", "gamma": "γ", "scheme": "step", "delta": "δ",
-    "smallest alpha": "smallest: α", "smallest beta2": "β₂",
-    "savarese period": "Savarese: C", "savarese steps": "T", "savarese seeds": "seeds", "savarese alpha": "α",
-    "savarese beta2": "β₂",
-}  # fmt: skip
 STYLES: dict[str, dict[str, Any]] = {
     "SGD": dict(color=GREEN),
     "SGDM": dict(color=GREEN, linestyle=":"),
@@ -42,24 +35,8 @@ def draw(study: Study) -> Figure:
     """The picture of a study."""
     figure = _PICTURES[study.name](study)
     figure.suptitle(f"{study.title}\n", fontsize=14, fontweight="bold", linespacing=1.6)
-    figure.text(0.5, 1 - 0.36 / figure.get_figheight(), _settings(study), ha="center", va="top", color=TEXT)
+    figure.text(0.5, 1 - 0.36 / figure.get_figheight(), study.summary, ha="center", va="top", color=TEXT)
     return figure
-
-
-def _settings(study: Study) -> str:
-    """The study's numbers in one line."""
-    flat = {}
-    for key, value in study.settings.items():
-        flat.update({f"{key} {k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
-    return ",  ".join(f"{LETTERS.get(key, key)} = {_number(value)}" for key, value in flat.items())
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, str):
-        return sqrt_or_constant(value)
-    if isinstance(value, tuple):
-        return " | ".join(map(_number, value))
-    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def _axes(axes: Axes, title: str, x: str, y: str, **limits: Any) -> Axes:
@@ -196,6 +173,7 @@ def _funnel(axes: Axes, data: dict[str, Any]) -> None:
         t, data["lower"], data["upper"], color=GREY, alpha=0.2, lw=0, label="between $\\eta_l(t)$ and $\\eta_u(t)$"
     )
     axes.plot(t, rate, color=BLUE, lw=1.4, label="$\\sqrt{t}\\,\\eta_t$")
+    axes.set_ylim(rate.min() / 3, 2 * rate.max())
     fell = np.array(data["fell"], dtype=int)
     label = f"$1/\\eta_t$ decreased ({len(fell)} of {len(t) - 1} steps)"
     axes.plot(fell, rate[fell - 1], "o", color=RED, ms=3, label=label)

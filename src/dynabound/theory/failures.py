@@ -10,7 +10,7 @@ from dynabound.theory import problems
 from dynabound.theory.fast import Progress, race
 from dynabound.theory.framework import METHODS, SCHEMES, Floats, Method, Run, require
 from dynabound.theory.regret import regret
-from dynabound.theory.study import Study, first_below, make, spread, sqrt_or_constant
+from dynabound.theory.study import Study, first_below_0, make, spread, sqrt_or_constant
 
 ALPHAS: Floats = np.logspace(-10, 10, 41)
 OUTCOMES = ("optimal", "trapped", "jumped past")
@@ -95,7 +95,7 @@ def _judge_trap(study: Study, runs: list[Run], name: str, scheme: str) -> None:
 
 
 def _judge_escape(study: Study, run: Run, outcomes: list[int]) -> None:
-    first = first_below(run)
+    first = first_below_0(run)
     works = ALPHAS[np.array(outcomes) == 0]
     span = f"; works for {works.size} of {ALPHAS.size} α's, up to {works.max():.3g}" if works.size else ""
     measured = f"first x < 0 at t = {first:,}{span}" if first else f"never, in {run.steps:,} steps{span}"
@@ -113,7 +113,7 @@ def _theorem_1_catches(
 
     def adam(claim: str, shown: str, **changed: Any) -> None:
         run = race([(problem, Method("Adam", **{**numbers, "alpha": alpha, "scheme": scheme, **changed}))], steps)[0]
-        first = first_below(run)
+        first = first_below_0(run)
         study.judge(claim, f"first x < 0 at t = {first:,}" if first else "never x < 0", first is None, shown)
 
     for other in SCHEMES:

@@ -10,7 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import matplotlib
+
 from dynabound.theory import failures, guarantees
+from dynabound.theory.draw import draw
 from dynabound.theory.study import Study
 
 STUDIES: dict[str, Callable[..., Study]] = {
@@ -42,10 +45,6 @@ def choose(names: list[str], options: Mapping[str, Any]) -> dict[str, dict[str, 
 
 def write(study: Study, folder: Path) -> list[Path]:
     """Write NAME.json, NAME.png and NAME.svg into ``folder``, each complete or not at all."""
-    import matplotlib
-
-    from dynabound.theory.draw import draw
-
     contents = {"json": json.dumps(study.as_dict(), indent=1, allow_nan=False, ensure_ascii=False).encode()}
     # A fixed salt and no date: the same numbers make the same file.
     with matplotlib.rc_context({"svg.hashsalt": study.name}):

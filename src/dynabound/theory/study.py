@@ -10,6 +10,13 @@ import numpy as np
 from dynabound.theory.framework import Method, Run, Steps
 
 SGDM_MOMENTUM = 0.9
+_LETTERS = {
+    "alpha": "α", "period": "C", "alpha_amsgrad": "α of AMSGrad", "beta1": "β₁", "beta2": "β₂", "steps": "T",
+    "final_lr": "α*", "gamma": "γ", "scheme": "step", "delta": "δ",
+    "smallest alpha": "smallest: α", "smallest beta2": "β₂",
+    "savarese period": "Savarese: C", "savarese steps": "T", "savarese seeds": "seeds", "savarese alpha": "α",
+    "savarese beta2": "β₂",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,14 @@ class Study:
         """Add a verdict."""
         self.verdicts.append(Verdict(claim, measured, bool(holds), settings))
 
+    @property
+    def summary(self) -> str:
+        """The settings in one line."""
+        flat: dict[str, Any] = {}
+        for key, value in self.settings.items():
+            flat.update({f"{key} {k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value})
+        return ",  ".join(f"{_LETTERS.get(key, key)} = {_shown(value)}" for key, value in flat.items())
+
     def as_dict(self) -> dict[str, Any]:
         """The study as numbers, strings, lists and dicts, for JSON."""
         return {
@@ -46,6 +61,14 @@ class Study:
             "verdicts": [vars(verdict) for verdict in self.verdicts],
             "data": plain(self.data),
         }
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return sqrt_or_constant(value)
+    if isinstance(value, tuple):
+        return " | ".join(map(_shown, value))
+    return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
 def plain(value: Any) -> Any:
@@ -73,9 +96,9 @@ def spread(steps: int, count: int = 300, multiple: int = 1) -> Steps:
     return grid[grid <= steps] if multiple <= steps else np.array([steps])
 
 
-def first_below(run: Run, value: float = 0.0) -> int | None:
-    """The first t with x_t < ``value``, of a run that has recorded all its steps."""
-    below = np.flatnonzero(np.append(run.x[:, 0], run.last) < value)
+def first_below_0(run: Run) -> int | None:
+    """The first t with x_t < 0, of a run that has recorded all its steps."""
+    below = np.flatnonzero(np.append(run.x[:, 0], run.last) < 0)
     return int(below[0]) + 1 if below.size else None
 
 
