@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -12,6 +13,10 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from dynabound import __version__
+from dynabound.lab.commands import register as register_lab
+
+if TYPE_CHECKING:
+    from dynabound.theory.study import Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -111,3 +116,91 @@ def _print_bench(report: dict[str, Any]) -> None:
         table.add_row(name, *row, end_section=name in (list(works[0]["milliseconds"])[-1],))
     console.print(table)
     console.print(f"import dynabound takes {report['import_milliseconds']:.0f} ms after import torch")
+
+
+@app.command("bounds")
+def _bounds(
+    lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 1e-3,
+    final_lr: Annotated[float, typer.Option(help="The learning rate of SGD at the end.")] = 0.1,
+    gamma: Annotated[float, typer.Option(help="The speed at which the bounds close in.")] = 1e-3,
+    family: Annotated[str, typer.Option(help="harmonic, exponential or linear.")] = "harmonic",
+    certificate: Annotated[bool, typer.Option("--certificate", help="Add what the theory says of the bounds.")] = False,
+    as_json: Json = False,
+    out: Annotated[Path | None, typer.Option(help="A folder for bounds.png and bounds.json.")] = None,
+) -> None:
+    """Draw the funnel of bounds; say when rates are clipped and when AdaBound is all but SGD."""
+    from dynabound.lens import forecast
+
+    try:
+        result = forecast.forecast(lr, final_lr, gamma, family)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
+    if out is not None:
+        result.save(out)
+    typer.echo(result.json() if as_json else result.text(certificate))
+
+
+@app.command()
+def theory(
+    names: Annotated[list[str] | None, typer.Argument(help="Studies, or all. Without a name: list them.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Initial step size α.")] = None,
+    beta1: Annotated[float | None, typer.Option(help="β₁.")] = None,
+    beta2: Annotated[float | None, typer.Option(help="β₂.")] = None,
+    period: Annotated[int | None, typer.Option("--C", help="The problems' C. Default: the smallest valid.")] = None,
+    steps: Annotated[int | None, typer.Option("--T", help="Number of steps T.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    scheme: Annotated[str | None, typer.Option(help="Step size: sqrt (α/√t) or constant.")] = None,
+    final_lr: Annotated[float | None, typer.Option(help="α*, where the bounds meet.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="γ, the speed of the bounds.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and numbers.")] = Path("theory"),
+    as_json: Json = False,
+) -> None:
+    """Play the paper's theorems: a verdict on every claim, pictures, and all numbers."""
+    try:
+        from dynabound.theory import studies
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"dynabound: {error.name} is missing: pip install 'dynabound[lab]'") from None
+    if not names:
+        listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.STUDIES.items()}
+        typer.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_listed(listed)
+        return
+    given = dict(alpha=alpha, beta1=beta1, beta2=beta2, period=period, steps=steps, seeds=seeds, scheme=scheme,
+                 final_lr=final_lr, gamma=gamma)  # fmt: skip
+    try:
+        chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
+        # Nothing is written before all have run: what is wrong with the options shows up on the way.
+        results = [_play(studies.STUDIES[name], name, options) for name, options in chosen.items()]
+    except ValueError as error:
+        raise SystemExit(f"dynabound: {error}") from None
+    for study in results:
+        paths = studies.write(study, out)
+        if not as_json:
+            _print_study(study, paths)
+    if as_json:
+        typer.echo(json.dumps([study.as_dict() for study in results], ensure_ascii=False))
+
+
+def _play(run: Callable[..., Study], name: str, options: dict[str, object]) -> Study:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(name, total=None)
+        return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _print_study(study: Study, paths: list[Path]) -> None:
+    table = Table(title=study.title, title_justify="left", title_style="bold", show_lines=False)
+    for heading in ("claim", "measured", "", "settings"):
+        table.add_column(heading, no_wrap=not heading)
+    for verdict in study.verdicts:
+        word = "[green]holds[/]" if verdict.holds else "[red]fails[/]"
+        table.add_row(verdict.claim, verdict.measured, word, verdict.settings)
+    console.print(table)
+    console.print(f"[dim]{study.summary}[/]\n[dim]{'  '.join(map(str, paths))}[/]\n", highlight=False)
+
+
+def _print_listed(listed: dict[str, str]) -> None:
+    for name, line in listed.items():
+        typer.echo(f"{name:15} {line}")
+    typer.echo("\ndynabound theory NAME..., or all; --help shows the options")
+
+
+register_lab(app)

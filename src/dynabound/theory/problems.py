@@ -1,0 +1,285 @@
+"""The theorems' problems, the counterexamples, and seeded random convex problems, each with its exact comparator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dynabound.theory.framework import Box, Domain, Floats, Method, Steps, check_betas, require
+
+
+@dataclass(frozen=True, eq=False)
+class Line:
+    """A problem in one dimension: f_t(x) = slopes[t−1]·x, repeated periodically.
+
+    Outside [left, right] the loss is constant: ``plateaus``.
+
+    >>> line = Line(Box(-1, 1), slopes=np.array([3.0, -1.0]))
+    >>> line.loss(3, np.array([0.5])), line.best(np.array([1, 2, 3]))
+    (1.5, array([-3., -2., -5.]))
+    """
+
+    domain: Box
+    slopes: Floats
+    x1: float = 0.0
+    left: float = -math.inf
+    right: float = math.inf
+    plateaus: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def start(self) -> Floats:
+        return np.array([self.x1])
+
+    @property
+    def gradient_bound(self) -> float:
+        return float(np.abs(self.slopes).max())
+
+    def loss(self, t: int, x: Floats) -> float:
+        if x[0] < self.left:
+            return self.plateaus[0]
+        if x[0] > self.right:
+            return self.plateaus[1]
+        return float(self.slopes[(t - 1) % self.slopes.size] * x[0])
+
+    def gradient(self, t: int, x: Floats) -> Floats:
+        inside = self.left <= x[0] <= self.right
+        return np.array([self.slopes[(t - 1) % self.slopes.size] if inside else 0.0])
+
+    def best(self, steps: Steps) -> Floats:
+        cycles, rest = np.divmod(steps, self.slopes.size)
+        sums = np.concatenate([[0.0], np.cumsum(self.slopes)])
+        total = cycles * sums[-1] + sums[rest]
+        ends = max(self.left, self.domain.low), min(self.right, self.domain.high)
+        best: Floats = np.minimum(total * ends[0], total * ends[1])
+        if self.domain.low < self.left:
+            best = np.minimum(best, self.plateaus[0] * steps)
+        if self.domain.high > self.right:
+            best = np.minimum(best, self.plateaus[1] * steps)
+        return best
+
+
+def _smallest(condition: Callable[[Floats], Any], first: int, stride: int) -> int:
+    """The smallest of first, first + stride, … that meets ``condition``, which holds for all that are large enough."""
+    block = 4096 * stride
+    while True:
+        candidates = np.arange(first, first + block, stride)
+        meets = condition(candidates.astype(np.float64))
+        if meets.any():
+            return int(candidates[meets.argmax()])
+        first += block
+
+
+def theorem_1_condition(period: Any, beta2: float) -> Any:
+    """5·β₂^(C−2) ≤ (1−β₂)/(4−β₂)."""
+    return 5 * beta2 ** (period - 2) <= (1 - beta2) / (4 - beta2)
+
+
+def theorem_1_period(beta2: float) -> int:
+    """The smallest C that Theorem 1 allows.
+
+    >>> [theorem_1_period(beta2) for beta2 in (0.9, 0.99, 0.999)]
+    [50, 730, 9614]
+    """
+    check_betas(0.0, beta2)
+    return _smallest(lambda period: theorem_1_condition(period, beta2), first=3, stride=1)
+
+
+def theorem_1(period: int) -> Line:
+    """Theorem 1: on [−2, 2] the loss is −100 left of 0 and 0 right of 1; between them −x, 2x, then 0 for C − 2 steps.
+
+    x < 0 is optimal. Note that f_t is neither convex nor continuous, although the paper speaks of convex functions.
+    """
+    require(period >= 3, "C", period, "an integer >= 3")
+    slopes = np.concatenate([[-1.0, 2.0], np.zeros(period - 2)])
+    return Line(Box(-2, 2), slopes, left=0.0, right=1.0, plateaus=(-100.0, 0.0))
+
+
+def theorem_2_condition(period: Any, beta1: float, beta2: float) -> Any:
+    """The three inequalities of Theorem 2, with γ = β₁/√β₂."""
+    ratio = beta1 / math.sqrt(beta2) if beta2 else 0.0
+    first = (1 - beta1) * beta1 ** (period - 1) * period <= 1 - beta1 ** (period - 1)
+    second = beta2 ** ((period - 2) / 2) * period**2 <= 1
+    series = 1 + ratio * (1 - ratio ** (period - 1)) / (1 - ratio)
+    third = 3 * (1 - beta1) / (2 * math.sqrt(1 - beta2)) * series + beta1 ** (period / 2 - 1) / (1 - beta1) < period / 3
+    return first & second & third
+
+
+def theorem_2_period(beta1: float, beta2: float) -> int:
+    """The smallest even C that Theorem 2 allows.
+
+    >>> theorem_2_period(0.9, 0.999), theorem_2_period(0.9, 0.99), theorem_2_period(0.0, 0.5)
+    (42622, 3218, 20)
+    """
+    check_betas(beta1, beta2)
+    return _smallest(lambda period: theorem_2_condition(period, beta1, beta2), first=2, stride=2)
+
+
+def theorem_2(period: int) -> Line:
+    """Theorem 2: on [−1, 1] the loss is C·x once every C steps and −x otherwise; x = −1 is optimal."""
+    require(period >= 2 and period % 2 == 0, "C", period, "an even integer >= 2")
+    return Line(Box(-1, 1), np.concatenate([[float(period)], -np.ones(period - 1)]))
+
+
+def theorem_3(period: int, steps: int, seed: int, delta: float = 1.0) -> Line:
+    """Theorem 3: on [−1, 1] the loss is C·x with probability (1+δ)/(C+1), and −x otherwise.
+
+    The expected loss is δ·x, so x = −1 is optimal.
+    """
+    require(period >= 2, "C", period, "an integer >= 2")
+    require(0 < delta < period, "delta", delta, f"in (0, C) = (0, {period}), so that (1+delta)/(C+1) is a probability")
+    require(steps >= 1, "steps", steps, "at least 1")
+    rare = np.random.default_rng(seed).random(steps) < (1 + delta) / (period + 1)
+    return Line(Box(-1, 1), np.where(rare, float(period), -1.0))
+
+
+class Counterexample(NamedTuple):
+    """A problem on which Theorem 4 is false, with the numbers (and bounds) that meet its assumptions."""
+
+    problem: Line
+    method: Method
+
+
+def smallest_counterexample(
+    steps: int, name: str = "AdaBound", alpha: float = 1e-6, beta2: float = 0.9
+) -> Counterexample:
+    """f_t(x) = x on [−1, 1] from x₁ = 1, with η_u = 1 and η_l = 10⁻⁶ for t < T, then 1.
+
+    Hardly anything moves until T, so R_T ≈ 2T; but the right-hand side looks only at the last rate, and is 4√T − 1.
+    """
+    require(steps >= 1, "steps", steps, "at least 1")
+    problem = Line(Box(-1, 1), np.ones(1), x1=1.0)
+    bounds = _Late(steps)
+    return Counterexample(problem, Method(name, alpha=alpha, beta2=beta2, final_lr=1.0, bounds=bounds))
+
+
+@dataclass(frozen=True)
+class _Late:
+    """Bounds that stay open until T; a value, so that equal ones share a schedule."""
+
+    steps: int
+
+    def __call__(self, t: int) -> tuple[float, float]:
+        return (1.0 if t >= self.steps else 1e-6), 1.0
+
+
+def savarese(
+    steps: int, seed: int, name: str = "AdaBound", alpha: float = 0.266, period: int = 10, beta2: float = 0.5
+) -> Counterexample:  # fmt: skip
+    """Savarese (2019), Corollary 1: Theorem 3's problem with η_l = α/C, and η_u = α/√(1−β₂) until T, then α/C."""
+    bounds = _Wide(steps, period / math.sqrt(1 - beta2))
+    method = Method(name, alpha=alpha, beta2=beta2, final_lr=alpha / period, bounds=bounds)
+    return Counterexample(theorem_3(period, steps, seed), method)
+
+
+@dataclass(frozen=True)
+class _Wide:
+    steps: int
+    upper: float
+
+    def __call__(self, t: int) -> tuple[float, float]:
+        return 1.0, self.upper if t <= self.steps else 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Stream:
+    """A convex problem in d dimensions: f_t(x) = h(⟨a_t, x⟩, b_t) for the rows a_t and targets b_t.
+
+    ``kind`` is "linear" (h = z), "least squares" (h = (z−b)²/2) or "logistic" (h = log(1 + exp(−bz))).
+    """
+
+    kind: str
+    domain: Domain
+    rows: Floats
+    targets: Floats
+
+    @property
+    def start(self) -> Floats:
+        return np.zeros(self.rows.shape[1])
+
+    @property
+    def gradient_bound(self) -> float:
+        """G₂: ‖a_t‖ times the largest slope that h can have on the domain."""
+        slope = self.domain.reach(self.rows) + np.abs(self.targets) if self.kind == "least squares" else 1.0
+        return float((slope * np.linalg.norm(self.rows, axis=1)).max())
+
+    def loss(self, t: int, x: Floats) -> float:
+        return float(_value(self.kind, self.rows[t - 1] @ x, self.targets[t - 1]))
+
+    def gradient(self, t: int, x: Floats) -> Floats:
+        a = self.rows[t - 1]
+        gradient: Floats = a * _slope(self.kind, a @ x, self.targets[t - 1])
+        return gradient
+
+    def best(self, steps: Steps) -> Floats:
+        return np.array([self._total(int(t), self.comparator(int(t))) for t in steps])
+
+    def _total(self, t: int, x: Floats) -> float:
+        return float(_value(self.kind, self.rows[:t] @ x, self.targets[:t]).sum())
+
+    def comparator(self, t: int) -> Floats:
+        """x*, the best point of the domain for f_1 + … + f_t.
+
+        Exact for linear losses. Otherwise accelerated projected gradients, until the duality gap
+        max over s of ⟨∇F(x), x − s⟩ ≥ F(x) − F(x*) proves the value right to 1e-10 of the losses' scale.
+        """
+        rows, targets = self.rows[:t], self.targets[:t]
+        if self.kind == "linear":
+            return self.domain.lowest(rows.sum(0))
+        curvature = float(np.linalg.eigvalsh(rows.T @ rows)[-1]) * (1.0 if self.kind == "least squares" else 0.25)
+        ones = np.ones(rows.shape[1])
+        x = ahead = self.start
+        momentum = 1.0
+        for _ in range(100_000):
+            slope = rows.T @ _slope(self.kind, rows @ ahead, targets)
+            if slope @ (ahead - self.domain.lowest(slope)) <= 1e-10 * t:
+                return ahead
+            new = self.domain.project(ahead - slope / curvature, ones)
+            if slope @ (new - x) > 0:  # the momentum points uphill: begin anew
+                momentum = 1.0
+            grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+            ahead = self.domain.project(new + (momentum - 1) / grown * (new - x), ones)
+            x, momentum = new, grown
+        raise ArithmeticError(f"no comparator for {self.kind} at t={t} within 100,000 iterations")
+
+
+def _value(kind: str, z: Any, b: Any) -> Any:
+    if kind == "linear":
+        return z
+    return (z - b) ** 2 / 2 if kind == "least squares" else np.logaddexp(0.0, -b * z)
+
+
+def _slope(kind: str, z: Any, b: Any) -> Any:
+    if kind == "linear":
+        return np.ones_like(z)
+    return z - b if kind == "least squares" else -b / (1 + np.exp(np.minimum(b * z, 700.0)))
+
+
+KINDS = ("linear", "sparse", "least squares", "logistic")
+"""The random problems; "sparse" is linear with nine of ten gradient entries zero."""
+
+
+def random_problem(kind: str, seed: int, steps: int, dimension: int = 5, domain: Domain | None = None) -> Stream:
+    """A seeded random convex problem of one of the :data:`KINDS`, on [−1, 1]^d unless said otherwise.
+
+    The coordinates' scales are spread over two powers of ten, so that adaptive rates have something to do.
+
+    >>> problem = random_problem("least squares", seed=0, steps=50)
+    >>> problem.domain, problem.rows.shape
+    (Box(low=-1, high=1), (50, 5))
+    """
+    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}")
+    require(steps >= 1, "steps", steps, "at least 1")
+    require(dimension >= 1, "dimension", dimension, "at least 1")
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(rng.normal(size=dimension) / 3, 1.0, (steps, dimension)) * 10 ** rng.uniform(-2, 0, dimension)
+    if kind == "sparse":
+        rows *= rng.random(rows.shape) < 0.1
+    targets = rows @ rng.normal(size=dimension) + 0.1 * rng.normal(size=steps)
+    if kind == "logistic":
+        targets = np.where(targets > 0, 1.0, -1.0)
+    name = "linear" if kind == "sparse" else kind
+    return Stream(name, domain or Box(-1, 1), rows, targets)

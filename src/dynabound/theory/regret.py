@@ -1,0 +1,150 @@
+"""Regret, the right-hand sides of Theorem 4, its corollary and Theorem 5, and of the guarantee that really holds.
+
+All right-hand sides are functions of T and come as an array: entry T − 1 is the claim about the first T steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dynabound import bounds as bound_functions
+from dynabound.bounds import Bounds, Certificate
+from dynabound.theory.framework import Floats, Method, Run, Steps, require, schedule
+
+
+def regret(run: Run, at: Steps | None = None) -> Floats:
+    """R_t = f_1(x_1) + … + f_t(x_t) − min over x of f_1(x) + … + f_t(x), at the recorded steps, or some of them.
+
+    >>> from dynabound.theory.framework import play
+    >>> from dynabound.theory.problems import smallest_counterexample
+    >>> run = play(*smallest_counterexample(steps=4), steps=4)
+    >>> round(float(regret(run)[-1]), 3), float(theorem_4(run)[-1])
+    (8.0, 7.0)
+    """
+    at = run.at if at is None else np.asarray(at)
+    missing = np.setdiff1d(at, run.at)
+    require(missing.size == 0, "at", missing.tolist(), "steps that the run has recorded")
+    result: Floats = run.loss[np.searchsorted(run.at, at)] - run.problem.best(at)
+    return result
+
+
+def theorem_4(run: Run) -> Floats:
+    """D∞²√T/(2(1−β₁))·Σ_i 1/η̂_{T,i} + D∞²/(2(1−β₁))·Σ_t Σ_i β₁ₜ/η_{t,i} + (2√T−1)·R∞G₂²/(1−β₁).
+
+    Theorem 5 says the same of AMSBound. (There the paper prints 1/η_{T,i} in the first sum. Without the hat the
+    right-hand side would grow like T, and the paper itself calls it the same bound.)
+    """
+    inverse, momentum = _inverse_rates(run), _momentum_sum(run)
+    # The first sum: √T/η̂_T = 1/η_T.
+    return _total(run, inverse.sum(1) + momentum)
+
+
+def corollary(run: Run) -> Floats:
+    """Theorem 4 for β₁ₜ = β₁λ^(t−1): its middle term becomes β₁dD∞²/(2(1−β₁)(1−λ)²L∞)."""
+    beta1, decay = run.method.beta1, run.method.beta1_decay
+    legal = beta1 == 0 or (not isinstance(decay, str) and decay < 1)
+    require(legal, "beta1_decay", decay, "a number λ < 1: the corollary is about β₁λ^(t−1)")
+    inverse = _inverse_rates(run)
+    smallest = schedule(run.method, 1).lower[0]
+    middle = beta1 * inverse.shape[1] / ((1 - float(decay)) ** 2 * smallest) if beta1 else 0.0
+    return _total(run, inverse.sum(1) + middle)
+
+
+def corrected(run: Run) -> Floats:
+    """What does hold, if β₁ₜ never increases (Savarese 2019, Theorem 3).
+
+    ::
+
+        D∞²/(2(1−β₁))·[2dM(√T−1) + Σ_i (1/η_{1,i} + Σ_t β₁ₜ/η_{t,i})] + (2√T−1)·R∞G₂²/(1−β₁)
+
+    with M from :func:`dynabound.bounds.certificate`. Infinite where no M exists.
+    """
+    inverse, method = _inverse_rates(run), run.method
+    m = bound_functions.certificate(method.bounds, method.gamma, method.final_lr, run.steps).m
+    # ∞·0 at T = 1, where M plays no part.
+    growth = np.where(run.at > 1, 2 * inverse.shape[1] * m * np.maximum(np.sqrt(run.at) - 1, 1e-300), 0.0)
+    return _total(run, growth + inverse[0].sum() + _momentum_sum(run))
+
+
+def decreases(run: Run) -> NDArray[np.bool_]:
+    """Where 1/η_{t,i} < 1/η_{t−1,i}, t = 2 … T: each is a place where the proof of Theorem 4 breaks."""
+    inverse = _inverse_rates(run)
+    # A rate that stays the same must not count because of its last bit.
+    return inverse[1:] < inverse[:-1] * (1 - 1e-14)
+
+
+def _inverse_rates(run: Run) -> Floats:
+    require(run.method.row.clipped, "method", run.method.name, "AdaBound or AMSBound: the theorems are about them")
+    require(run.method.scheme == "sqrt", "scheme", run.method.scheme, "'sqrt': the theorems are about α/√t")
+    require(run.at.size == run.steps, "at", run.at.size, f"a record of all {run.steps} steps (at=None)")
+    return 1 / run.rate
+
+
+def _momentum_sum(run: Run) -> Floats:
+    """Σ_{t≤T} Σ_i β₁ₜ/η_{t,i}."""
+    return np.cumsum(schedule(run.method, run.steps).beta1 * (1 / run.rate).sum(1))
+
+
+def _total(run: Run, inverse: Floats) -> Floats:
+    """D∞²/(2(1−β₁))·``inverse`` + (2√T−1)·R∞G₂²/(1−β₁)."""
+    noise = (2 * np.sqrt(run.at) - 1) * schedule(run.method, 1).upper[0] * run.problem.gradient_bound**2
+    total: Floats = (run.problem.domain.diameter**2 / 2 * inverse + noise) / (1 - run.method.beta1)
+    return total
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """What :func:`certificate` found: about the bound functions, and about the regret."""
+
+    certificate: Certificate
+    """Which of Theorem 4's assumptions hold, and M."""
+    steps: int
+    regret: float
+    """No regret after ``steps`` steps exceeds this, whatever the convex losses and α; infinite where M is."""
+
+    @property
+    def average(self) -> float:
+        """The same per step."""
+        return self.regret / self.steps
+
+
+def certificate(
+    bounds: Bounds = "harmonic",
+    gamma: float = 1e-3,
+    final_lr: float = 0.1,
+    *,
+    steps: int,
+    diameter: float,
+    gradient_bound: float,
+    dimension: int = 1,
+    beta1: float = 0.0,
+    beta1_decay: float | str = 1.0,
+) -> Guarantee:
+    """Check any bound functions: Theorem 4's assumptions, M, and the regret that is guaranteed after ``steps`` steps.
+
+    The guarantee is :func:`corrected` with the smallest rates that the bounds allow, η̂_t = η_l(t), so that it needs
+    no run and does not depend on α or β₂.
+
+    >>> found = certificate("harmonic", gamma=0.5, final_lr=1.0, steps=10_000, diameter=2.0, gradient_bound=1.0)
+    >>> found.certificate.m, found.regret
+    (5.0, 2583.0)
+    >>> certificate(("constant", 0.5, 2.0), steps=100, diameter=2.0, gradient_bound=1.0).regret
+    inf
+    """
+    for name, value in (("diameter", diameter), ("gradient_bound", gradient_bound), ("dimension", dimension)):
+        require(0 < value < np.inf, name, value, "a finite number > 0")
+    require(0 <= beta1 < 1, "beta1", beta1, "in [0, 1)")
+    found = bound_functions.certificate(bounds, gamma, final_lr, steps)
+    method = Method("AdaBound", beta1=beta1, beta2=np.nextafter(1.0, 0), beta1_decay=beta1_decay,
+                    bounds=bounds, gamma=gamma, final_lr=final_lr)  # fmt: skip
+    plan = schedule(method, steps)
+    if not found.guaranteed:
+        return Guarantee(found, steps, np.inf)
+    inverse = plan.root / plan.lower
+    root = float(np.sqrt(steps))
+    growth = 2 * found.m * (root - 1) + inverse[0] + (plan.beta1 * inverse).sum()
+    noise = (2 * root - 1) * plan.upper[0] * gradient_bound**2 / (1 - beta1)
+    return Guarantee(found, steps, float(dimension * diameter**2 / (2 * (1 - beta1)) * growth + noise))

@@ -1,0 +1,168 @@
+"""The right-hand sides against the formulas written out as loops, the counterexamples, and the guarantee that holds."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dynabound import bounds
+from dynabound.theory import problems
+from dynabound.theory.fast import race
+from dynabound.theory.framework import Ball, Box, Method, play
+from dynabound.theory.problems import Line
+from dynabound.theory.regret import certificate, corollary, corrected, decreases, regret, theorem_4
+
+
+def beta1_at(method, t):
+    return method.beta1 / t if method.beta1_decay == "harmonic" else method.beta1 * method.beta1_decay ** (t - 1)
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.95, "harmonic"])
+@pytest.mark.parametrize("name", ["AdaBound", "AMSBound"])
+def test_right_hand_sides_are_the_formulas(name, decay):
+    steps, gamma, final_lr = 40, 0.1, 0.2
+    method = Method(name, beta1=0.8, beta2=0.9, beta1_decay=decay, gamma=gamma, final_lr=final_lr)
+    problem = problems.random_problem("logistic", 5, steps, dimension=3, domain=Ball(2.0))
+    run = play(problem, method, steps)
+    diameter, g2 = 4.0, problem.gradient_bound
+    smallest, largest = final_lr * (1 - 1 / (gamma + 1)), final_lr * (1 + 1 / gamma)
+    m = (1 + 2 / gamma) / final_lr
+    weight, noise = diameter**2 / (2 * 0.2), largest * g2**2 / 0.2
+    for t in (1, 7, steps):
+        clipped = [run.rate[t - 1, i] * math.sqrt(t) for i in range(3)]
+        momentum = sum(beta1_at(method, s) / run.rate[s - 1, i] for s in range(1, t + 1) for i in range(3))
+        first = math.sqrt(t) * sum(1 / rate for rate in clipped)
+        tail = (2 * math.sqrt(t) - 1) * noise
+        assert theorem_4(run)[t - 1] == pytest.approx(weight * (first + momentum) + tail)
+        starting = sum(1 / run.rate[0, i] for i in range(3))
+        growth = 2 * 3 * m * (math.sqrt(t) - 1)
+        assert corrected(run)[t - 1] == pytest.approx(weight * (growth + starting + momentum) + tail)
+        if decay == 0.95:
+            middle = 0.8 * 3 / ((1 - 0.95) ** 2 * smallest)
+            assert corollary(run)[t - 1] == pytest.approx(weight * (first + middle) + tail)
+            assert corollary(run)[t - 1] >= theorem_4(run)[t - 1]
+
+
+@pytest.mark.parametrize("name", ["AdaBound", "AMSBound"])
+@pytest.mark.parametrize(("steps", "measured", "right"), [(4, 8, 7), (100, 200, 39)])
+def test_the_smallest_counterexample(name, steps, measured, right):
+    example = problems.smallest_counterexample(steps, name)
+    run = play(*example, steps)
+    assert regret(run)[-1] == pytest.approx(measured, abs=0.01)
+    assert theorem_4(run)[-1] == pytest.approx(right)
+    assert corollary(run)[-1] == pytest.approx(right)
+    assert regret(run)[-1] <= corrected(run)[-1]
+    assert bounds.certificate(example.method.bounds, final_lr=1.0, steps=2 * steps).meets_theorem_4
+
+
+def test_savarese():
+    ratios = []
+    for seed in range(50):
+        example = problems.savarese(10_000, seed)
+        run = race([example], 10_000)[0]
+        ratios.append(regret(run, np.array([10_000]))[0] / theorem_4(run)[-1])
+    assert min(ratios) > 1.3
+    assert np.mean(ratios) == pytest.approx(2.0, abs=0.1)
+    assert bounds.certificate(example.method.bounds, final_lr=0.0266, steps=20_000).meets_theorem_4
+
+
+methods = st.builds(
+    Method,
+    st.sampled_from(["AdaBound", "AMSBound"]),
+    alpha=st.floats(-6, 2).map(lambda power: 10**power),
+    beta1=st.sampled_from([0.0, 0.5, 0.9]),
+    beta2=st.sampled_from([0.9, 0.99, 0.999]),
+    beta1_decay=st.sampled_from([1.0, 0.9, "harmonic"]),
+    gamma=st.floats(-3, 1).map(lambda power: 10**power),
+    final_lr=st.floats(-3, 1).map(lambda power: 10**power),
+    bounds=st.sampled_from(["harmonic", "exponential", "linear", ("constant", 1.0, 1.0)]),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(methods, st.sampled_from(problems.KINDS), st.integers(0, 10**6), st.booleans())
+def test_the_corrected_guarantee_is_never_broken(method, kind, seed, ball):
+    steps = 40
+    problem = problems.random_problem(kind, seed, steps, dimension=2, domain=Ball(1.0) if ball else None)
+    run = play(problem, method, steps)
+    at = np.array([1, 2, 10, steps])
+    assert (regret(run, at) <= corrected(run)[at - 1] * (1 + 1e-9)).all()
+    bound = certificate(
+        method.bounds, method.gamma, method.final_lr, steps=steps, diameter=problem.domain.diameter,
+        gradient_bound=problem.gradient_bound, dimension=2, beta1=method.beta1, beta1_decay=method.beta1_decay,
+    )  # fmt: skip
+    assert bound.regret >= corrected(run)[-1] * (1 - 1e-9)
+
+
+@settings(deadline=None, max_examples=150)
+@given(methods, st.lists(st.floats(-100, 100), min_size=1, max_size=60), st.floats(-1, 1))
+def test_not_even_by_an_adversary_on_a_line(method, slopes, start):
+    run = race([(Line(Box(-1, 1), np.array(slopes), x1=start), method)], len(slopes), threads=1)[0]
+    assert (regret(run) <= corrected(run) * (1 + 1e-9) + 1e-12).all()
+
+
+@settings(deadline=None)
+@given(
+    st.floats(4, 50),
+    st.floats(-6, 2),
+    st.lists(st.sampled_from([-100.0, -1.0, 0.0, 0.01, 1.0, 100.0]), min_size=2, max_size=60),
+)
+def test_from_gamma_4_on_no_gradients_make_the_inverse_rate_decrease(gamma, power, slopes):
+    for name in ("AdaBound", "AMSBound"):
+        method = Method(name, alpha=10**power, gamma=gamma)
+        run = race([(Line(Box(-1, 1), np.array(slopes)), method)], len(slopes), threads=1)[0]
+        assert not decreases(run).any()
+
+
+def test_below_gamma_4_some_gradients_do():
+    # At t = 10,000 the rate goes from the lower bound to the upper: a large gradient, then its decay to nothing.
+    method = Method("AdaBound", alpha=0.1, beta2=0.0, gamma=3.9)
+    slopes = np.where(np.arange(10_000) % 2, 1e-3, 1e3)
+    run = race([(Line(Box(-1, 1), slopes), method)], 10_000)[0]
+    assert decreases(run)[-100:].any()
+
+
+@pytest.mark.parametrize("gamma", [0.001, 0.1, 2.0])
+@pytest.mark.parametrize("final_lr", [1.0, 0.1])
+def test_m_is_sharp(gamma, final_lr):
+    def gap(t):
+        lower, upper = 1 - 1 / (gamma * t + 1), 1 + 1 / (gamma * (t - 1)) if t > 1 else math.inf
+        return (t / lower - (t - 1) / upper) / final_lr
+
+    stated = certificate("harmonic", gamma, final_lr, steps=10, diameter=1, gradient_bound=1).certificate.m
+    assert stated == pytest.approx((1 + 2 / gamma) / final_lr)
+    gaps = [gap(t) for t in (1, 2, 10, 1000, 10**6)]
+    assert max(gaps) <= stated * (1 + 1e-9)
+    assert gaps[-1] > 0.99 * stated
+
+
+def test_certificate_of_bounds_without_a_guarantee():
+    found = certificate(("constant", 0.0, math.inf), steps=10, diameter=2.0, gradient_bound=1.0)
+    assert math.isinf(found.regret)
+    assert not found.certificate.lower_positive
+    found = certificate("harmonic", steps=100, diameter=2.0, gradient_bound=1.0)
+    assert found.average == found.regret / 100
+
+
+@pytest.mark.parametrize(
+    ("method", "function", "message"),
+    [
+        (Method("Adam"), theorem_4, "method='Adam': must be AdaBound or AMSBound"),
+        (Method("AdaBound", scheme="constant"), corrected, "scheme='constant': must be 'sqrt'"),
+        (Method("AdaBound", beta1=0.5), corollary, "beta1_decay=1.0: must be a number λ < 1"),
+    ],
+)
+def test_a_theorem_that_does_not_apply_says_so(method, function, message):
+    run = play(problems.theorem_2(4), method, 8)
+    with pytest.raises(ValueError, match=message):
+        function(run)
+
+
+def test_a_partial_record_is_refused():
+    run = race([(problems.theorem_2(4), Method("AdaBound"))], 8, at=np.array([4, 8]))[0]
+    with pytest.raises(ValueError, match="a record of all 8 steps"):
+        theorem_4(run)
+    with pytest.raises(ValueError, match="steps that the run has recorded"):
+        regret(run, np.array([5]))
