@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import os
-import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dynabound.lens._extra import need
+from dynabound.lens._files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -111,7 +110,7 @@ class History:
         None stands for what does not exist: the rates of a parameter without gradients, the bounds of an optimizer
         that has none.
         """
-        parameters = {}
+        parameters: dict[str, dict[str, Any]] = {}
         for name, row in self.latest().items():
             known = {key: None if row is None or math.isnan(row[key]) else row[key] for key in self.columns}
             shape = self.shapes[name]
@@ -120,12 +119,11 @@ class History:
         elements = sum(row["elements"] for row in rows)
         overall: dict[str, Any] = {"elements": elements}
         for key in ("clipped_low", "clipped_high", "below", "above"):
-            known = all(row[key] is not None for row in rows) and elements > 0
-            overall[key] = sum(row[key] * row["elements"] for row in rows) / elements if known else None
-        for key, choose in (("min", min), ("max", max)):
-            overall[key] = choose((row[key] for row in rows if row[key] is not None), default=None)
-        for key in ("nan", "inf"):
-            overall[key] = int(sum(row[key] for row in rows))
+            exists = elements > 0 and all(row[key] is not None for row in rows)
+            overall[key] = sum(row[key] * row["elements"] for row in rows) / elements if exists else None
+        rates = [row[key] for row in rows for key in ("min", "max") if row[key] is not None]
+        overall |= {"min": min(rates, default=None), "max": max(rates, default=None)}
+        overall |= {key: int(sum(row[key] for row in rows)) for key in ("nan", "inf")}
         return {
             "optimizer": self.optimizer_name,
             "step": self.steps[-1],
@@ -169,7 +167,7 @@ class History:
         return draw.funnel(self)
 
     def to_tensorboard(self, writer: Any, since: int = 0) -> None:
-        """Write the snapshots taken after step ``since`` to a ``torch.utils.tensorboard.SummaryWriter``, or its like."""
+        """Write the snapshots taken after step ``since`` to a ``SummaryWriter`` of ``torch.utils.tensorboard``."""
         columns = {name: i for i, name in enumerate(self.columns) if name not in ("lower", "upper")}
         for step, snapshot in zip(self.steps, self.values(), strict=True):
             for name, row in zip(self.shapes, snapshot.tolist(), strict=True):
@@ -184,7 +182,7 @@ class History:
         header |= {"stride": self.stride, "extremes": self.extremes, "quantiles": self.quantiles, "steps": self.steps}
         header |= {"shapes": self.shapes, "patches": list(self.patches)}
         arrays = {f"patch{i}": patch.numpy() for i, patch in enumerate(self.patches.values())}
-        with _replacing(Path(path)) as file:
+        with replacing(Path(path)) as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), values=self.values().numpy(), **arrays)
 
 
@@ -204,23 +202,3 @@ def load(path: str | os.PathLike[str]) -> History:
         header[name] = tuple(header[name])
     header["shapes"] = {name: tuple(shape) for name, shape in header["shapes"].items()}
     return History(**header, patches=patches, _snapshots=list(values))
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Any]:
-    """A file that takes the place of ``path`` when all is written, and leaves nothing behind if that fails."""
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

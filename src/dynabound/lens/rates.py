@@ -116,7 +116,7 @@ def rule_of(optimizer: Optimizer) -> Rule:
 
 @torch.no_grad()
 def last_rates(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor) -> Rates | None:
-    """The rates of the last step, or None where ``param`` never made one; ``group`` may be a changed copy of its group."""
+    """The rates of the last step, or None where ``param`` never made one; ``group`` is its group, or a changed copy."""
     rule, stored = rule_of(optimizer), optimizer.state.get(param, {})
     if stored.get("step", 1) == 0:  # Adagrad makes its state at construction
         return None
@@ -149,29 +149,29 @@ def _adabound(group: Mapping[str, Any], state: Mapping[str, Any], param: Tensor)
     return Rates(_over_root(s.step_size, square.to(dtype), 1.0, s.eps), (s.lower, s.upper))
 
 
-def _corrections(group: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[float, float, float]:
-    """t, 1 − β₁ᵗ, 1 − β₂ᵗ."""
+def _corrections(group: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[float, float]:
+    """1 − β₁ᵗ and 1 − β₂ᵗ."""
     step = float(state["step"])
     beta1, beta2 = map(float, group["betas"])
-    return step, 1 - beta1**step, 1 - beta2**step
+    return 1 - beta1**step, 1 - beta2**step
 
 
-def _adam(group: Mapping[str, Any], state: Mapping[str, Any], _: Tensor) -> Rates:
-    _, correction1, correction2 = _corrections(group, state)
+def _adam(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:
+    correction1, correction2 = _corrections(group, state)
     square = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
     return Rates(_over_root(float(group["lr"]) / correction1, square, correction2**-0.5, group["eps"]))
 
 
-def _nadam(group: Mapping[str, Any], state: Mapping[str, Any], _: Tensor) -> Rates:
-    _, _, correction2 = _corrections(group, state)
+def _nadam(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:
+    _, correction2 = _corrections(group, state)
     return Rates(_over_root(float(group["lr"]), state["exp_avg_sq"], correction2**-0.5, group["eps"]))
 
 
 def _radam(group: Mapping[str, Any], state: Mapping[str, Any], param: Tensor) -> Rates:
-    step, correction1, correction2 = _corrections(group, state)
+    correction1, correction2 = _corrections(group, state)
     step_size = float(group["lr"]) / correction1
     longest = 2 / (1 - group["betas"][1]) - 1  # ρ_∞, the longest average the second moment can stand for
-    length = longest - 2 * step * (1 - correction2) / correction2  # ρ_t
+    length = longest - 2 * float(state["step"]) * (1 - correction2) / correction2  # ρ_t
     if length <= 5:
         return Rates(torch.full_like(param, step_size, dtype=_wide(param)))
     rectification = math.sqrt((length - 4) * (length - 2) * longest / ((longest - 4) * (longest - 2) * length))
@@ -179,14 +179,14 @@ def _radam(group: Mapping[str, Any], state: Mapping[str, Any], param: Tensor) ->
     return Rates(_over_root(step_size, state["exp_avg_sq"], 1.0, group["eps"]))
 
 
-def _rmsprop(group: Mapping[str, Any], state: Mapping[str, Any], _: Tensor) -> Rates:
+def _rmsprop(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:
     square = state["square_avg"]
     if group["centered"]:
         square = square.addcmul(state["grad_avg"], state["grad_avg"], value=-1)
     return Rates(_over_root(float(group["lr"]), square, 1.0, group["eps"]))
 
 
-def _adagrad(group: Mapping[str, Any], state: Mapping[str, Any], _: Tensor) -> Rates:
+def _adagrad(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:
     lr = float(group["lr"]) / (1 + (float(state["step"]) - 1) * group["lr_decay"])
     return Rates(_over_root(lr, state["sum"], 1.0, group["eps"]))
 
