@@ -43,7 +43,7 @@ class History:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     """The parameters seen so far, and the shapes of their rates."""
     steps: list[int] = field(default_factory=list)
-    patches: dict[str, Tensor] = field(default_factory=dict)
+    patches: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """A few neighbouring rates of each parameter in the last snapshot: a 3×3 kernel, or the first ten of a vector."""
     stride: int = 0
     """The distance of the snapshots in steps: ``every``, doubled at each thinning."""
@@ -196,7 +196,7 @@ def load(path: str | os.PathLike[str]) -> History:
             patches = {name: torch.from_numpy(file[f"patch{i}"]) for i, name in enumerate(header.pop("patches"))}
             if header.pop("format") != _FORMAT:
                 raise ValueError("another format")
-    except (AttributeError, KeyError, ValueError, zipfile.BadZipFile) as error:
+    except (AttributeError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{os.fspath(path)!r}: must be a file written by LearningRateLens.save") from error
     for name in ("extremes", "quantiles"):
         header[name] = tuple(header[name])

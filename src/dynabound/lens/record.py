@@ -102,7 +102,7 @@ class LearningRateLens(History):
         self._handle = None
         optimizer = self._optimizer()
         if optimizer is not None and self._lrs and self.steps[-1:] != [self._step]:
-            self._look(optimizer)
+            self._look(optimizer, self._lrs)
         self._lrs = []
 
     def __enter__(self) -> Self:
@@ -120,14 +120,14 @@ class LearningRateLens(History):
         # A scheduler may change the rate before the last look, at detach: a tensor even in place.
         self._lrs = [lr.clone() if isinstance(lr := group["lr"], Tensor) else lr for group in optimizer.param_groups]
         if not self.steps or (self._step - self.steps[0]) % self.stride == 0:
-            self._look(optimizer)
+            self._look(optimizer, self._lrs)
 
     @torch.no_grad()
-    def _look(self, optimizer: Optimizer) -> None:
+    def _look(self, optimizer: Optimizer, lrs: list[Any]) -> None:
         model = self._model()
         names = {} if model is None else {param: name for name, param in model.named_parameters()}
         rows: dict[str, list[float] | None] = {}
-        for i, (group, lr) in enumerate(zip(optimizer.param_groups, self._lrs, strict=False)):
+        for i, (group, lr) in enumerate(zip(optimizer.param_groups, lrs, strict=False)):
             for j, param in enumerate(group["params"]):
                 name = names.get(param, f"param_groups[{i}][{j}]")
                 rates = None
