@@ -5,12 +5,14 @@ import weakref
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lens_training import make_model, train
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
 
 from dynabound import AdaBound, AMSBound
-from dynabound.lens import LearningRateLens, effective_lr, history
-from lens_training import make_model, train
+from dynabound.lens import History, LearningRateLens, Rates, effective_lr, history
 
 OPTIMIZERS = [SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop, AdaBound, AMSBound]
 
@@ -235,6 +237,48 @@ def test_the_record_thins_itself(monkeypatch):
     assert lens.series("weight", "max").tolist() == lens.steps
 
 
+@settings(deadline=None)
+@given(every=st.integers(1, 5), limit=st.sampled_from([2, 4, 6, 10]), steps=st.integers(1, 200))
+def test_snapshots_stay_few_and_evenly_spread(every, limit, steps):
+    record = History("SGD", every, (0.0, 1.0), (0.5,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "LIMIT", limit)
+        for step in range(1, steps + 1):
+            if (step - 1) % record.stride == 0:
+                record.add(step, {})
+    assert record.steps == list(range(1, steps + 1, record.stride))
+    assert len(record.steps) <= limit
+    assert record.stride == every or len(record.steps) > limit // 2
+
+
+RATE = st.one_of(st.floats(0, 1e6, width=32), st.sampled_from([0.0, math.inf, math.nan]))
+
+
+@settings(deadline=None)
+@given(
+    values=st.lists(RATE, min_size=1, max_size=30),
+    bounds=st.none() | st.tuples(st.floats(0, 10, width=32), st.floats(10, 1e4, width=32)),
+)
+def test_statistics_of_any_rates_are_those_of_numpy(values, bounds):
+    model = nn.ParameterDict({"w": nn.Parameter(torch.ones(len(values)))})
+    lens = LearningRateLens(SGD(model.parameters(), lr=0.1), model, extremes=(1.0, 100.0), quantiles=(0.1, 0.9))
+    row = dict(zip(lens.columns, lens._measure("w", Rates(torch.tensor(values), bounds)), strict=True))
+    raw = np.array(values, dtype=np.float32)
+    rates = raw if bounds is None else np.clip(raw, *bounds)
+    valid = rates[~np.isnan(rates)]
+    assert (row["nan"], row["inf"]) == (np.isnan(rates).sum(), np.isinf(rates).sum())
+    assert (row["below"], row["above"]) == (np.mean(rates < 1), np.mean(rates > 100))
+    if bounds is not None:
+        assert (row["clipped_low"], row["clipped_high"]) == (np.mean(raw < bounds[0]), np.mean(raw > bounds[1]))
+    if len(valid):
+        assert (row["min"], row["max"]) == (valid.min(), valid.max())
+        expected = [np.quantile(valid, q, method="inverted_cdf") for q in (0.1, 0.5, 0.9)]
+        assert [row["q10"], row["median"], row["q90"]] == expected
+    else:
+        assert math.isnan(row["min"])
+        assert math.isnan(row["median"])
+
+
 def test_nan_and_infinite_rates_are_counted_and_kept_apart():
     model = nn.Linear(4, 1, bias=False)
     optimizer = Adagrad(model.parameters(), lr=1.0, eps=0.0)
@@ -322,7 +366,7 @@ def test_bad_arguments(options, error, message):
 
 def test_an_unknown_optimizer_is_refused_at_once():
     model = make_model()
-    with pytest.raises(TypeError, match="Rprop.*register"):
+    with pytest.raises(TypeError, match=r"Rprop.*register"):
         LearningRateLens(torch.optim.Rprop(model.parameters()), model)
 
 

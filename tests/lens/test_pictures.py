@@ -1,14 +1,15 @@
+import itertools
 import math
 
 import matplotlib.pyplot as plt
 import pytest
 import torch
+from lens_training import make_model
 from matplotlib.collections import LineCollection
 from torch import nn
 
 from dynabound import AdaBound
 from dynabound.lens import LearningRateLens
-from lens_training import make_model, train
 
 
 @pytest.fixture(autouse=True)
@@ -170,7 +171,7 @@ def test_the_funnel_shows_where_every_parameter_is():
     assert (axes.get_xscale(), axes.get_xlabel()) == ("log", "learning rate (log scale)")
     assert [label.get_text() for label in axes.get_yticklabels()] == list(lens.shapes)
     rows = list(lens.latest().values())
-    spans = [c for c in axes.collections if isinstance(c, LineCollection)][0].get_segments()
+    spans = next(c for c in axes.collections if isinstance(c, LineCollection)).get_segments()
     assert [(span[0][0], span[1][0]) for span in spans] == [(row["min"], row["max"]) for row in rows]
     assert list(axes.lines[0].get_xdata()) == [row["median"] for row in rows]
     assert [text.get_text() for text in figure.legends[0].get_texts()].count("between the bounds") == 1
@@ -182,4 +183,4 @@ def test_many_parameters_do_not_overlap():
     figure.canvas.draw()
     boxes = [label.get_window_extent() for label in figure.axes[0].get_yticklabels()]
     assert 20 <= len(boxes) <= 40
-    assert all(after.y1 <= before.y0 + 1 for before, after in zip(boxes, boxes[1:], strict=False))
+    assert all(after.y1 <= before.y0 + 1 for before, after in itertools.pairwise(boxes))

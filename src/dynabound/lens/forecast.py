@@ -45,15 +45,16 @@ class Forecast:
         lines.append("")
         lines += [f"within {margin:>3} of SGD {_when(step)}" for margin, step in self.within.items()]
         lines += ["", f"gradients of size   Adam's rate ({self.lr:g}/size)   clipped"]
+        width = len(f"Adam's rate ({self.lr:g}/size)")
         for row in self.clipped:
             when = (
                 f"by the {row['bound']} bound {_when(row['step'])}" if row["bound"] else "never: it is the final rate"
             )
-            lines.append(f"{row['gradient']:>17.0e}   {row['rate']:>{19 + len(f'{self.lr:g}')}.3g}   {when}")
+            lines.append(f"{row['gradient']:>17.0e}   {row['rate']:>{width}.3g}   {when}")
         if with_certificate:
             proof = self.certificate
             lines += ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
-            lines += [f"regret guaranteed to be O(M·√T): {f'yes, M = {proof.m:g}' if proof.guaranteed else 'no'}"]
+            lines += [f"regret guaranteed to be O(M·√T): {'yes' if proof.guaranteed else 'no'}, M = {proof.m:g}"]
         return "\n".join(lines)
 
     def figure(self) -> Figure:
