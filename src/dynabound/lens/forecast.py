@@ -1,0 +1,154 @@
+"""What bounds will do, before any training: when they clip rates of a given size, when AdaBound is all but SGD."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynabound.bounds import FAMILIES, Certificate, certificate, evaluate
+from dynabound.lens._files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Forecast", "forecast"]
+
+_GRADIENTS = tuple(10.0**-exponent for exponent in range(7))
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """The course of the bounds [α*·l(t), α*·u(t)]; steps are None where the time never comes."""
+
+    family: str
+    lr: float
+    final_lr: float
+    gamma: float
+    within: dict[str, int | None]
+    """The first step at which every rate is within 10% and 1% of the final one."""
+    clipped: list[dict[str, Any]]
+    """For gradients of a constant size: Adam's rate lr / size, and from which step on which bound clips it."""
+    curve: dict[str, list[float]]
+    """Steps, spread evenly on a logarithmic scale, with the lower and the upper bound."""
+    certificate: Certificate
+    """What the theory says of the bounds."""
+
+    def text(self, with_certificate: bool = False) -> str:
+        """The forecast for a terminal, with a drawing of the funnel."""
+        lines = [f"bounds={self.family!r}, final_lr={self.final_lr:g}, gamma={self.gamma:g}, lr={self.lr:g}", ""]
+        lines += _drawing(self.curve, self.final_lr)
+        lines.append("")
+        lines += [f"within {margin:>3} of SGD {_when(step)}" for margin, step in self.within.items()]
+        lines += ["", f"gradients of size   Adam's rate ({self.lr:g}/size)   clipped"]
+        width = len(f"Adam's rate ({self.lr:g}/size)")
+        for row in self.clipped:
+            when = (
+                f"by the {row['bound']} bound {_when(row['step'])}" if row["bound"] else "never: it is the final rate"
+            )
+            lines.append(f"{row['gradient']:>17.0e}   {row['rate']:>{width}.3g}   {when}")
+        if with_certificate:
+            proof = self.certificate
+            lines += ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
+            lines += [f"regret guaranteed to be O(M·√T): {'yes' if proof.guaranteed else 'no'}, M = {proof.m:g}"]
+        return "\n".join(lines)
+
+    def figure(self) -> Figure:
+        """The funnel as a matplotlib Figure."""
+        from dynabound.lens import draw
+
+        marks = {f"within {margin} of SGD": step for margin, step in self.within.items() if step is not None}
+        title = f"AdaBound's bounds: {self.family}, final_lr = {self.final_lr:g}, γ = {self.gamma:g}"
+        return draw.bounds_funnel(self.curve, self.final_lr, marks, title)
+
+    def json(self) -> str:
+        """The fields as JSON."""
+        proof = {"meets_theorem_4": self.certificate.meets_theorem_4, "guaranteed": self.certificate.guaranteed}
+        return json.dumps({**asdict(self), "certificate": {**proof, "m": self.certificate.m}})
+
+    def save(self, folder: Path) -> None:
+        """Write ``bounds.png`` and ``bounds.json``."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with replacing(folder / "bounds.png") as file:
+            self.figure().savefig(file, format="png", dpi=110)
+        with replacing(folder / "bounds.json") as file:
+            file.write(self.json().encode())
+
+
+def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, family: str = "harmonic") -> Forecast:
+    """The course of a family's bounds. Adam's bias corrections, which fade early, are left out of its rates.
+
+    Example:
+        >>> from dynabound.lens.forecast import forecast
+        >>> forecast(gamma=1e-3).within
+        {'10%': 10000, '1%': 100000}
+        >>> forecast(lr=1e-3, final_lr=0.1).clipped[0]
+        {'gradient': 1.0, 'rate': 0.001, 'bound': 'lower', 'step': 11}
+    """
+    if not (math.isfinite(lr) and lr > 0):
+        raise ValueError(f"lr={lr!r}: must be a finite number > 0")
+    families = [name for name in FAMILIES if name != "constant"]  # whose course is no news
+    if family not in families:
+        raise ValueError(f"family={family!r}: must be one of {', '.join(families)}")
+    proof = certificate(family, gamma, final_lr)  # also checks the arguments
+
+    def bounds(step: int) -> tuple[float, float]:
+        lower, upper = evaluate(family, gamma, step)
+        return final_lr * lower, final_lr * upper
+
+    def close(margin: float) -> Callable[[int], bool]:
+        # The last digits of 1 − 1/(γt+1) must not put the step off by one.
+        slack = margin * (1 + 1e-9)
+        return lambda step: bounds(step)[0] >= final_lr * (1 - slack) and bounds(step)[1] <= final_lr * (1 + slack)
+
+    within = {f"{margin:.0%}": _first(close(margin)) for margin in (0.1, 0.01)}
+    clipped: list[dict[str, Any]] = []
+    for gradient in _GRADIENTS:
+        rate = lr / gradient
+        bound = None if math.isclose(rate, final_lr) else "lower" if rate < final_lr else "upper"
+        step = _first(lambda t: not bounds(t)[0] <= rate <= bounds(t)[1]) if bound else None  # noqa: B023
+        clipped.append({"gradient": gradient, "rate": rate, "bound": bound, "step": step})
+    last = 10 * max(10, *(step or 1 for step in within.values()))
+    powers = {10**power for power in range(math.floor(math.log10(last)) + 1)}
+    steps = sorted(powers | {round(last ** (i / 200)) for i in range(201)})
+    lower, upper = zip(*map(bounds, steps), strict=True)
+    curve = {"step": [float(step) for step in steps], "lower": list(lower), "upper": list(upper)}
+    return Forecast(family, lr, final_lr, gamma, within, clipped, curve, proof)
+
+
+def _first(holds: Callable[[int], bool]) -> int | None:
+    """The first step at which ``holds`` is true, if it stays true from there."""
+    high = 1
+    while not holds(high):
+        high *= 2
+        if high > _NEVER:
+            return None
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
+def _when(step: int | None) -> str:
+    return "never" if step is None else f"from step {step:,}"
+
+
+def _drawing(curve: dict[str, list[float]], final_lr: float, width: int = 40) -> list[str]:
+    """The funnel in characters: a row for each power of ten, the rates from 10⁻³ to 10³ times the final one."""
+
+    def column(rate: float) -> int:
+        return round(width * (math.log10(rate / final_lr) + 3) / 6)
+
+    lines = [
+        f"{'step':>12}  {'lower':>9}  {'upper':>9}  {1e-3 * final_lr:<{width // 2}g}{1e3 * final_lr:>{width // 2}g}"
+    ]
+    for step, lower, upper in zip(*curve.values(), strict=True):
+        if math.log10(step).is_integer():
+            low, high = max(0, column(lower)), min(width, column(upper))
+            lines.append(f"{step:>12,.0f}  {lower:>9.3g}  {upper:>9.3g}  {' ' * low}{'█' * max(1, high - low)}")
+    return lines

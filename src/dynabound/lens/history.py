@@ -1,0 +1,204 @@
+"""What the lens has seen: statistics of the learning rates over time, as plain data, table, file and pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dynabound.lens._extra import need
+from dynabound.lens._files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["History", "load"]
+
+LIMIT = 512
+"""The most snapshots that a history keeps."""
+_FORMAT = "dynabound.lens 1"
+
+
+@dataclass(eq=False)
+class History:
+    """Snapshots of the rates of every parameter, evenly spread over the steps; at most 512 of them.
+
+    Each snapshot has a row for each parameter (NaN for one that has had no gradient yet) and a column for each of
+    :attr:`columns`. ``clipped_low``, ``clipped_high``, ``below`` and ``above`` are shares of the elements: those that
+    a bound moved, and those outside the extremes. ``nan`` and ``inf`` are counts.
+    """
+
+    optimizer_name: str
+    every: int
+    extremes: tuple[float, float]
+    quantiles: tuple[float, ...]
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The parameters seen so far, and the shapes of their rates."""
+    steps: list[int] = field(default_factory=list)
+    patches: dict[str, Tensor] = field(default_factory=dict, repr=False)
+    """A few neighbouring rates of each parameter in the last snapshot: a 3×3 kernel, or the first ten of a vector."""
+    stride: int = 0
+    """The distance of the snapshots in steps: ``every``, doubled at each thinning."""
+    _snapshots: list[Tensor] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        self.stride = self.stride or self.every
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the statistics."""
+        quantiles = ["median" if q == 0.5 else f"q{100 * q:g}" for q in self.quantiles]
+        bounds = ("lower", "upper", "clipped_low", "clipped_high")
+        return ("min", *quantiles, "max", *bounds, "below", "above", "nan", "inf")
+
+    def add(self, step: int, rows: Mapping[str, Sequence[float] | None]) -> None:
+        """Append a snapshot, after dropping every second one if there are too many; None is no gradient so far."""
+        if len(self.steps) >= LIMIT:
+            self.stride *= 2
+            kept = [i for i, old in enumerate(self.steps) if (old - self.steps[0]) % self.stride == 0]
+            self.steps = [self.steps[i] for i in kept]
+            self._snapshots = [self._snapshots[i] for i in kept]
+        missing = [math.nan] * len(self.columns)
+        self.steps.append(step)
+        self._snapshots.append(torch.tensor([rows.get(name) or missing for name in self.shapes], dtype=torch.float64))
+
+    def values(self) -> Tensor:
+        """All that was recorded, as a float64 tensor of snapshots × parameters × columns."""
+        self._check_not_empty()
+        values = torch.full((len(self.steps), len(self.shapes), len(self.columns)), math.nan, dtype=torch.float64)
+        for row, snapshot in zip(values, self._snapshots, strict=True):
+            row[: len(snapshot)] = snapshot  # a parameter that was added later has no rates before
+        return values
+
+    def series(self, layer: str, column: str) -> Tensor:
+        """One statistic of one parameter, snapshot by snapshot; ``steps`` are the times."""
+        (name,) = self.check_layers([layer])
+        if column not in self.columns:
+            raise ValueError(f"column={column!r}: must be one of {', '.join(self.columns)}")
+        return self.values()[:, list(self.shapes).index(name), self.columns.index(column)]
+
+    def latest(self) -> dict[str, dict[str, float] | None]:
+        """The last snapshot: the statistics of each parameter by name, None for one that has had no gradient."""
+        rows = self.values()[-1].tolist()
+        named = {name: dict(zip(self.columns, row, strict=True)) for name, row in zip(self.shapes, rows, strict=True)}
+        return {name: None if math.isnan(row["nan"]) else row for name, row in named.items()}
+
+    def check_layers(self, layers: Sequence[str]) -> list[str]:
+        """The names as they are, or a ValueError that lists the known ones."""
+        self._check_not_empty()
+        names = [layers] if isinstance(layers, str) else list(layers)
+        unknown = [name for name in names if name not in self.shapes]
+        if unknown or not names:
+            raise ValueError(f"layers={layers!r}: must be names among {', '.join(self.shapes)}")
+        return names
+
+    def _check_not_empty(self) -> None:
+        if not self.steps:
+            raise RuntimeError("nothing was recorded: attach the lens before the optimizer's first step()")
+
+    def summary(self) -> dict[str, Any]:
+        """The last snapshot as plain data: of each parameter, and of all rates together.
+
+        None stands for what does not exist: the rates of a parameter without gradients, the bounds of an optimizer
+        that has none.
+        """
+        parameters: dict[str, dict[str, Any]] = {}
+        for name, row in self.latest().items():
+            known = {key: None if row is None or math.isnan(row[key]) else row[key] for key in self.columns}
+            shape = self.shapes[name]
+            parameters[name] = {"shape": shape, "elements": math.prod(shape), "updated": row is not None, **known}
+        rows = [row for row in parameters.values() if row["updated"]]
+        elements = sum(row["elements"] for row in rows)
+        overall: dict[str, Any] = {"elements": elements}
+        for key in ("clipped_low", "clipped_high", "below", "above"):
+            exists = elements > 0 and all(row[key] is not None for row in rows)
+            overall[key] = sum(row[key] * row["elements"] for row in rows) / elements if exists else None
+        rates = [row[key] for row in rows for key in ("min", "max") if row[key] is not None]
+        overall |= {"min": min(rates, default=None), "max": max(rates, default=None)}
+        overall |= {key: int(sum(row[key] for row in rows)) for key in ("nan", "inf")}
+        return {
+            "optimizer": self.optimizer_name,
+            "step": self.steps[-1],
+            "snapshots": len(self.steps),
+            "extremes": self.extremes,
+            "all": overall,
+            "parameters": parameters,
+        }
+
+    def table(self, console: Any = None) -> None:
+        """Print the last snapshot as a table, to a rich ``Console`` of your choice if you have one."""
+        from dynabound.lens import table
+
+        (console or need("rich.console").Console()).print(table.build(self.summary()))
+
+    def heatmap(self, layers: Sequence[str] | None = None) -> Figure:
+        """The paper's Figure 1: log₁₀ of single rates in the last snapshot; lighter is smaller.
+
+        Args:
+            layers: names of parameters. None: nine with 3×3 kernels, from first to last, and the last bias.
+        """
+        from dynabound.lens import draw
+
+        return draw.heatmap(self, layers)
+
+    def evolution(self, layers: Sequence[str] | None = None, steps_per_epoch: int | None = None) -> Figure:
+        """The paper's last figure: smallest, median and largest rate over time, before the funnel of the bounds.
+
+        Args:
+            layers: names of parameters. None: the first and the last weight.
+            steps_per_epoch: count the time in epochs of so many steps.
+        """
+        from dynabound.lens import draw
+
+        return draw.evolution(self, layers, steps_per_epoch)
+
+    def funnel(self) -> Figure:
+        """Where the rates of every parameter lie in the last snapshot, between the bounds and the extremes."""
+        from dynabound.lens import draw
+
+        return draw.funnel(self)
+
+    def to_tensorboard(self, writer: Any, since: int = 0) -> None:
+        """Write the snapshots taken after step ``since`` to a ``SummaryWriter`` of ``torch.utils.tensorboard``."""
+        columns = {name: i for i, name in enumerate(self.columns) if name not in ("lower", "upper")}
+        for step, snapshot in zip(self.steps, self.values(), strict=True):
+            for name, row in zip(self.shapes, snapshot.tolist(), strict=True):
+                for column, index in columns.items():
+                    if step > since and not math.isnan(row[index]):
+                        writer.add_scalar(f"learning_rate/{name}/{column}", row[index], step)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one ``.npz`` file of numbers and JSON; ``dynabound.lens.load`` reads it."""
+        np = need("numpy")
+        header = {"format": _FORMAT, "optimizer_name": self.optimizer_name, "every": self.every}
+        header |= {"stride": self.stride, "extremes": self.extremes, "quantiles": self.quantiles, "steps": self.steps}
+        header |= {"shapes": self.shapes, "patches": list(self.patches)}
+        arrays = {f"patch{i}": patch.numpy() for i, patch in enumerate(self.patches.values())}
+        with replacing(Path(path)) as file:
+            np.savez_compressed(file, header=np.array(json.dumps(header)), values=self.values().numpy(), **arrays)
+
+
+def load(path: str | os.PathLike[str]) -> History:
+    """Read what :meth:`History.save` wrote. Nothing is unpickled."""
+    np = need("numpy")
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            header = json.loads(str(file["header"]))
+            values = torch.from_numpy(file["values"])
+            patches = {name: torch.from_numpy(file[f"patch{i}"]) for i, name in enumerate(header.pop("patches"))}
+            if header.pop("format") != _FORMAT:
+                raise ValueError("another format")
+    except (AttributeError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{os.fspath(path)!r}: must be a file written by LearningRateLens.save") from error
+    for name in ("extremes", "quantiles"):
+        header[name] = tuple(header[name])
+    header["shapes"] = {name: tuple(shape) for name, shape in header["shapes"].items()}
+    return History(**header, patches=patches, _snapshots=list(values))

@@ -1,0 +1,202 @@
+import io
+import json
+import math
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from lens_training import make_model, train
+from rich.console import Console
+from torch import nn
+
+from dynabound import AdaBound
+from dynabound.lens import LearningRateLens, load
+
+
+@pytest.fixture
+def lens():
+    """Five snapshots of AdaBound, with a frozen parameter and a NaN and an infinite rate in the last one."""
+    model = make_model()
+    model[0].bias.requires_grad_(False)
+    optimizer = AdaBound(model.parameters(), gamma=0.1)
+    lens = LearningRateLens(optimizer, model, every=2)
+    with lens:
+        train(model, optimizer, 8)
+        optimizer.zero_grad()
+        model(torch.ones(1, 6)).sum().backward()
+        model[3].weight.grad[0, 0] = math.nan
+        optimizer.step()
+    return lens
+
+
+def printed(lens):
+    console = Console(file=io.StringIO(), width=160)
+    lens.table(console)
+    return console.file.getvalue()
+
+
+def test_a_saved_record_comes_back_whole(lens, tmp_path):
+    path = tmp_path / "rates.npz"
+    lens.save(path)
+    again = load(path)
+    assert again.steps == lens.steps == [1, 3, 5, 7, 9]
+    assert (again.columns, again.shapes, again.extremes) == (lens.columns, lens.shapes, lens.extremes)
+    assert torch.equal(again.values().nan_to_num(-1), lens.values().nan_to_num(-1))
+    assert json.dumps(again.summary()) == json.dumps(lens.summary())
+    assert printed(again) == printed(lens)
+    assert all(
+        torch.equal(again.patches[name].nan_to_num(), patch.nan_to_num()) for name, patch in lens.patches.items()
+    )
+    for draw in ("heatmap", "evolution", "funnel"):
+        pictures = [io.BytesIO(), io.BytesIO()]
+        for record, file in zip((lens, again), pictures, strict=True):
+            getattr(record, draw)().savefig(file, metadata={"Software": None})
+        assert pictures[0].getvalue() == pictures[1].getvalue()
+
+
+def test_saving_is_all_or_nothing(lens, tmp_path, monkeypatch):
+    path = tmp_path / "rates.npz"
+    lens.save(path)
+    before = path.read_bytes()
+    monkeypatch.setattr(np, "savez_compressed", lambda file, **_: file.write(b"half") and 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        lens.save(path)
+    assert path.read_bytes() == before
+    assert os.listdir(tmp_path) == ["rates.npz"]
+
+
+def test_a_file_holds_no_pickle_and_a_foreign_file_is_refused(lens, tmp_path):
+    lens.save(tmp_path / "rates.npz")
+    with np.load(tmp_path / "rates.npz", allow_pickle=False) as file:
+        assert all(file[name].dtype != object for name in file.files)
+    (tmp_path / "text").write_text("step,rate")
+    np.savez(tmp_path / "other.npz", values=np.ones(3))
+    np.savez(tmp_path / "pickle.npz", header=np.array([{}], dtype=object))
+    np.savez(tmp_path / "future.npz", header=json.dumps({"format": "dynabound.lens 9", "patches": []}), values=[1.0])
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for name in ("text", "other.npz", "pickle.npz", "future.npz", "array.npy"):
+        with pytest.raises(ValueError, match=rf"{name}'?: must be a file written by LearningRateLens.save"):
+            load(tmp_path / name)
+    with pytest.raises(FileNotFoundError):
+        load(tmp_path / "missing.npz")
+
+
+def test_the_summary_is_plain_data_that_adds_up(lens):
+    summary = lens.summary()
+    rows = summary["parameters"]
+    assert json.loads(json.dumps(summary))["step"] == 9
+    assert rows["0.bias"]["updated"] is False
+    assert rows["0.bias"]["median"] is None
+    assert (rows["3.weight"]["nan"], summary["all"]["nan"]) == (1, 1)
+    updated = [row for row in rows.values() if row["updated"]]
+    assert summary["all"]["elements"] == sum(row["elements"] for row in updated) == 48 + 24 + 3
+    clipped = sum(round(row["clipped_low"] * row["elements"]) for row in updated)
+    assert summary["all"]["clipped_low"] == pytest.approx(clipped / 75)
+    assert summary["all"]["max"] == max(row["max"] for row in updated)
+
+
+def test_the_table_shows_every_parameter_and_its_troubles(lens):
+    lines = {line.split()[0]: line.split() for line in printed(lens).splitlines() if line.strip()}
+    names = [name for name in lines if name in lens.shapes or name == "all"]
+    assert names == ["0.weight", "0.bias", "3.weight", "3.bias", "all"]
+    assert lines["0.bias"] == ["0.bias", "8", "no", "gradient", "yet"]
+    assert lines["3.weight"][-1] == lines["all"][-1] == "1/0"
+    row = lens.latest()["3.bias"]
+    assert lines["3.bias"][2:5] == [f"{row[key]:.1e}" for key in ("min", "median", "max")]
+    assert "raised to" in printed(lens)
+
+
+def test_without_bounds_the_table_has_no_columns_for_them():
+    model = make_model()
+    optimizer = torch.optim.Adam(model.parameters())
+    lens = LearningRateLens(optimizer, model)
+    train(model, optimizer, 1, lens)
+    assert "raised to" not in printed(lens)
+    assert "> 1000" in printed(lens)
+
+
+def test_brackets_in_names_are_not_markup():
+    model = nn.ParameterDict({"[bold]w": nn.Parameter(torch.ones(2))})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with LearningRateLens(optimizer, model) as lens:
+        optimizer.step()
+    assert "[bold]w" in printed(lens)
+
+
+class Writer:
+    def __init__(self):
+        self.scalars = {}
+
+    def add_scalar(self, tag, value, step):
+        assert (tag, step) not in self.scalars
+        self.scalars[tag, step] = value
+
+
+def test_tensorboard_gets_every_number_once(lens):
+    writer = Writer()
+    lens.to_tensorboard(writer)
+    medians = [writer.scalars["learning_rate/3.bias/median", step] for step in lens.steps]
+    assert medians == lens.series("3.bias", "median").tolist()
+    assert not any("0.bias" in tag for tag, _ in writer.scalars)
+    later = Writer()
+    lens.to_tensorboard(later, since=5)
+    assert later.scalars == {key: value for key, value in writer.scalars.items() if key[1] > 5}
+
+
+def test_a_real_tensorboard_writer_reads_back(lens, tmp_path):
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with tensorboard.SummaryWriter(tmp_path) as writer:
+        lens.to_tensorboard(writer)
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    points = events.Scalars("learning_rate/0.weight/max")
+    assert [point.step for point in points] == lens.steps
+    assert [point.value for point in points] == pytest.approx(lens.series("0.weight", "max").tolist())
+
+
+@pytest.mark.parametrize("use", ["summary", "values", "latest", "heatmap", "evolution", "funnel", "table"])
+def test_an_empty_record_says_so(use):
+    model = nn.Linear(1, 1)
+    lens = LearningRateLens(AdaBound(model.parameters()), model)
+    with pytest.raises(RuntimeError, match="nothing was recorded"):
+        getattr(lens, use)()
+
+
+def test_unknown_layers_and_columns_list_the_known_ones(lens):
+    known = "0.weight, 0.bias, 3.weight, 3.bias"
+    for use in (lens.heatmap, lens.evolution):
+        with pytest.raises(ValueError, match=rf"layers=\['4.weight'\]: must be names among {known}"):
+            use(["4.weight"])
+        with pytest.raises(ValueError, match=r"layers=\[\]"):
+            use([])
+    with pytest.raises(ValueError, match=known):
+        lens.series("4.weight", "min")
+    with pytest.raises(ValueError, match=r"column='mean': must be one of min, q5, .* inf"):
+        lens.series("0.weight", "mean")
+
+
+def test_the_lens_itself_needs_torch_alone():
+    script = """
+import sys
+for name in ("matplotlib", "rich", "typer"):
+    sys.modules[name] = None  # so that importing it fails
+import torch
+from dynabound.lens import LearningRateLens
+model = torch.nn.Linear(2, 2)
+optimizer = torch.optim.Adam(model.parameters())
+with LearningRateLens(optimizer, model) as lens:
+    model(torch.ones(2)).sum().backward()
+    optimizer.step()
+lens.summary()
+for use in (lens.heatmap, lens.evolution, lens.funnel, lens.table):
+    try:
+        use()
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.count("pip install 'dynabound[lab]'") == 4
