@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import typer
 
+from dynabound.lab.commands import register as register_lab
+
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -15,3 +17,6 @@ app = typer.Typer(
 @app.callback()
 def _version() -> None:
     pass
+
+
+register_lab(app)
