@@ -81,8 +81,10 @@ class ImageBatches:
 
     def evaluation(self, split: str) -> Iterator[Batch]:
         """The test images, in order."""
-        for x, y in zip(*(tensor.split(_EVAL_IMAGES) for tensor in self._test), strict=True):
-            yield Batch(self._normalize(x), y, len(y))
+        images, labels = self._test
+        for first in range(0, len(labels), _EVAL_IMAGES):
+            chosen = slice(first, first + _EVAL_IMAGES)
+            yield Batch(self._normalize(images[chosen]), labels[chosen], len(labels[chosen]))
 
 
 class TextBatches:
@@ -106,7 +108,9 @@ class TextBatches:
             length = len(words) // width
             if length < 2:
                 raise LabError(f"{len(words)} {name} words are too few for {width} columns; lower batch_size")
-            self._streams[name] = words[: length * width].view(width, length).t()[:, rank::ranks].contiguous().to(device)
+            self._streams[name] = (
+                words[: length * width].view(width, length).t()[:, rank::ranks].contiguous().to(device)
+            )
         self._widths = {name: width for name, (_, width) in streams.items()}
         self.columns = self._streams["train"].shape[1]
         self.steps = -(-(len(self._streams["train"]) - 1) // self._rows)

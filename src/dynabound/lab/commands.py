@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -33,7 +33,7 @@ _OUT = typer.Option("--out", help="Folder of the runs.")
 _DATA_DIR = typer.Option("--data-dir", envvar="DYNABOUND_DATA", help="Folder that is searched for data first.")
 _JSON = typer.Option("--json", help="Print JSON.")
 Out = Annotated[Path, _OUT]
-DataDir = Annotated[Optional[Path], _DATA_DIR]  # noqa: UP045  (typer reads this annotation at run time)
+DataDir = Annotated[Path | None, _DATA_DIR]
 Json = Annotated[bool, _JSON]
 
 
@@ -87,31 +87,31 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 def train(
-    task: Annotated[Optional[str], typer.Argument(help=f"What to learn: {', '.join(TASKS)}.")] = None,  # noqa: UP045
-    model: Annotated[Optional[str], typer.Option(help=f"{', '.join(MODELS)}.")] = None,  # noqa: UP045
-    width: Annotated[Optional[float], typer.Option(help="Of resnet34, densenet121; 1 is the paper's.")] = None,  # noqa: UP045
-    hidden: Annotated[Optional[int], typer.Option(help="Units of perceptron, lstm.")] = None,  # noqa: UP045
-    layers: Annotated[Optional[int], typer.Option(help="Of lstm.")] = None,  # noqa: UP045
-    dropout: Annotated[Optional[float], typer.Option(help="Of lstm.")] = None,  # noqa: UP045
-    bptt: Annotated[Optional[int], typer.Option(help="Words that the lstm's gradient reaches back.")] = None,  # noqa: UP045
-    clip: Annotated[Optional[float], typer.Option(help="Largest gradient norm of lstm; 0: any.")] = None,  # noqa: UP045
-    optimizer: Annotated[Optional[str], typer.Option(help="A name, or module:Class.")] = None,  # noqa: UP045
-    lr: Annotated[Optional[float], typer.Option(help="Learning rate.")] = None,  # noqa: UP045
-    opt: Annotated[Optional[list[str]], typer.Option(help="Optimizer argument key=value, repeatable.")] = None,  # noqa: UP045
-    batch_size: Annotated[Optional[int], typer.Option()] = None,  # noqa: UP045
-    epochs: Annotated[Optional[int], typer.Option()] = None,  # noqa: UP045
-    decay_after: Annotated[Optional[int], typer.Option(help="Divide lr by 10 after this epoch.")] = None,  # noqa: UP045
-    weight_decay: Annotated[Optional[float], typer.Option()] = None,  # noqa: UP045
-    seed: Annotated[Optional[int], typer.Option()] = None,  # noqa: UP045
-    examples: Annotated[Optional[int], typer.Option(help="Train on the first so many only.")] = None,  # noqa: UP045
-    precision: Annotated[Optional[str], typer.Option(help=f"{', '.join(PRECISIONS)}.")] = None,  # noqa: UP045
-    rates: Annotated[Optional[bool], typer.Option("--rates", help="Tell every layer's learning rates.")] = None,  # noqa: UP045
-    scale: Annotated[Optional[str], typer.Option(help=f"Label: {', '.join(SCALES)}.")] = None,  # noqa: UP045
-    resume: Annotated[Optional[str], typer.Option(metavar="RUN", help="Go on with a stored run.")] = None,  # noqa: UP045
+    task: Annotated[str | None, typer.Argument(help=f"What to learn: {', '.join(TASKS)}.")] = None,
+    model: Annotated[str | None, typer.Option(help=f"{', '.join(MODELS)}.")] = None,
+    width: Annotated[float | None, typer.Option(help="Of resnet34, densenet121; 1 is the paper's.")] = None,
+    hidden: Annotated[int | None, typer.Option(help="Units of perceptron, lstm.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Of lstm.")] = None,
+    dropout: Annotated[float | None, typer.Option(help="Of lstm.")] = None,
+    bptt: Annotated[int | None, typer.Option(help="Words that the lstm's gradient reaches back.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Largest gradient norm of lstm; 0: any.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="A name, or module:Class.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    opt: Annotated[list[str] | None, typer.Option(help="Optimizer argument key=value, repeatable.")] = None,
+    batch_size: Annotated[int | None, typer.Option()] = None,
+    epochs: Annotated[int | None, typer.Option()] = None,
+    decay_after: Annotated[int | None, typer.Option(help="Divide lr by 10 after this epoch.")] = None,
+    weight_decay: Annotated[float | None, typer.Option()] = None,
+    seed: Annotated[int | None, typer.Option()] = None,
+    examples: Annotated[int | None, typer.Option(help="Train on the first so many only.")] = None,
+    precision: Annotated[str | None, typer.Option(help=f"{', '.join(PRECISIONS)}.")] = None,
+    rates: Annotated[bool | None, typer.Option("--rates", help="Tell every layer's learning rates.")] = None,
+    scale: Annotated[str | None, typer.Option(help=f"Label: {', '.join(SCALES)}.")] = None,
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a stored run.")] = None,
     data_dir: DataDir = None,
     out: Out = Path("runs"),
     device: Annotated[str, typer.Option(help="cpu, cuda, mps …")] = "cpu",
-    checkpoint_steps: Annotated[Optional[int], typer.Option(min=1, help="Save every N steps.")] = None,  # noqa: UP045
+    checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Save every N steps.")] = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="Save every N minutes.")] = 2.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves into the run's folder.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
@@ -206,10 +206,10 @@ def data_fetch(
 def runs_list(
     context: typer.Context,
     out: Out = Path("runs"),
-    task: Annotated[Optional[str], typer.Option(help="Only this task.")] = None,  # noqa: UP045
-    model: Annotated[Optional[str], typer.Option(help="Only this model.")] = None,  # noqa: UP045
-    optimizer: Annotated[Optional[str], typer.Option(help="Only this optimizer.")] = None,  # noqa: UP045
-    state: Annotated[Optional[str], typer.Option(help="Only this state: running, stopped, finished …")] = None,  # noqa: UP045
+    task: Annotated[str | None, typer.Option(help="Only this task.")] = None,
+    model: Annotated[str | None, typer.Option(help="Only this model.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="Only this optimizer.")] = None,
+    state: Annotated[str | None, typer.Option(help="Only this state: running, stopped, finished …")] = None,
     as_json: Json = False,
 ) -> None:
     """List the runs, all or those that the options name."""
@@ -225,10 +225,11 @@ def runs_list(
         typer.echo(json.dumps(rows))
         return
     table = Table(box=None, header_style="bold")
-    for column in ("run", "task", "model", "optimizer", "lr", "seed", "state", "epoch", "result"):
+    columns = ("run", "task", "model", "optimizer", "lr", "seed", "state", "epoch", "result")
+    for column in columns:
         table.add_column(column, no_wrap=True)
     for row in rows:
-        table.add_row(*(str(row.get(column.header, "")) for column in table.columns))
+        table.add_row(*(str(row.get(column, "")) for column in columns))
     width = None if sys.stdout.isatty() else 160
     Console(highlight=False, markup=False, width=width).print(table if rows else f"no such runs in {out}")
 

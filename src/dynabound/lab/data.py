@@ -16,7 +16,7 @@ import os
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import chain
 from math import prod
@@ -98,7 +98,10 @@ SOURCES: dict[str, Source] = {
     "mnist": Source(
         kind="idx",
         files=_IDX,
-        mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/"),
+        mirrors=(
+            "https://ossci-datasets.s3.amazonaws.com/mnist/",
+            "https://storage.googleapis.com/cvdf-datasets/mnist/",
+        ),
         downloads=_gz(
             _idx(
                 "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -171,7 +174,8 @@ def load(name: str, data_dir: str | Path | None = None) -> Data:
     if folder is None:
         places = ", ".join(map(str, search_path(name, data_dir)))
         raise DataError(
-            f"{name}: {SOURCES[name].files[0]} not found in {places}; run: dynabound data fetch {name}, or give --data-dir"
+            f"{name}: {SOURCES[name].files[0]} not found in {places}; "
+            f"run: dynabound data fetch {name}, or give --data-dir"
         )
     return _READERS[SOURCES[name].kind](name, folder)
 
@@ -186,7 +190,9 @@ def data_home(data_dir: str | Path | None = None) -> Path:
 def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
     """The folders in which a data set may lie, in the order in which they are tried."""
     homes = dict.fromkeys((data_home(data_dir), data_home()))
-    inner = {"cifar": ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ".")}.get(SOURCES[name].kind, (name, "."))
+    inner = {"cifar": ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ".")}.get(
+        SOURCES[name].kind, (name, ".")
+    )
     return [home / folder for home in homes for folder in inner] + [Path(folder) for folder in SOURCES[name].folders]
 
 
@@ -205,7 +211,7 @@ def fingerprint(data: Data) -> str:
     tensors = (*data.train, *data.test) if isinstance(data, Images) else (data.train, data.valid, data.test)
     for tensor in tensors:
         digest.update(str(tuple(tensor.shape)).encode())
-        digest.update(memoryview(tensor.contiguous().numpy()).cast("B"))
+        digest.update(tensor.contiguous().numpy().data.cast("B"))
     return digest.hexdigest()[:16]
 
 
@@ -266,7 +272,7 @@ def _read_idx(name: str, folder: Path) -> Images:
     for number, (images, labels) in zip((train, test), (files[:2], files[2:]), strict=True):
         x = _idx_tensor(name, folder, images, (number, *size)).unsqueeze(1)
         halves.append((x, _labels(name, folder / labels, _idx_tensor(name, folder, labels, (number,)))))
-    return Images(*halves)
+    return Images(halves[0], halves[1])
 
 
 def _read_cifar(name: str, folder: Path) -> Images:
@@ -299,7 +305,7 @@ def _read_text(name: str, folder: Path) -> Text:
     return _number(streams, Counter(streams[0]))
 
 
-_READERS = {"idx": _read_idx, "cifar": _read_cifar, "text": _read_text}
+_READERS: dict[str, Callable[[str, Path], Data]] = {"idx": _read_idx, "cifar": _read_cifar, "text": _read_text}
 
 
 def _number(streams: list[list[str]], vocabulary: Iterable[str]) -> Text:

@@ -28,7 +28,9 @@ def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str
             if SOURCES[name].kind == "cifar":
                 folder = _extract(name, path)
     except OSError as error:
-        raise DataError(f"{name}: cannot write to {folder} ({error.strerror or error}); give another --data-dir") from error
+        raise DataError(
+            f"{name}: cannot write to {folder} ({error.strerror or error}); give another --data-dir"
+        ) from error
     return folder
 
 
@@ -48,7 +50,8 @@ def _download(name: str, file: str, md5: str, folder: Path, progress: Callable[[
         except (requests.RequestException, ValueError) as error:
             failures.append(f"{mirror}: {error}".splitlines()[0])
     raise DataError(
-        f"{name}: {file} could not be fetched ({'; '.join(failures)}); try again later, or put it into {folder} yourself"
+        f"{name}: {file} could not be fetched ({'; '.join(failures)}); "
+        f"try again later, or put it into {folder} yourself"
     )
 
 

@@ -32,7 +32,9 @@ class DivergedError(Exception):
 def build_model(spec: RunSpec, data: Data) -> nn.Module:
     """The spec's model, with the inputs and outputs that the data asks for."""
     if isinstance(data, Text):
-        return models.LanguageModel(data.vocabulary, int(spec.hidden or 0), int(spec.layers or 0), float(spec.dropout or 0))
+        return models.LanguageModel(
+            data.vocabulary, int(spec.hidden or 0), int(spec.layers or 0), float(spec.dropout or 0)
+        )
     _, channels, height, width = data.train[0].shape
     if spec.model == "perceptron":
         return models.Perceptron(channels * height * width, int(spec.hidden or 0), data.classes)
@@ -92,7 +94,7 @@ class Training:
     def _step(self, batch: Batch) -> tuple[Tensor, ...]:
         sums = self._loss(self._forward, batch)
         # DDP takes the mean over ranks: the sum over the whole batch is wanted, over its size.
-        (sums[0] * (ranks.count() / batch.size)).backward()
+        torch.autograd.backward(sums[0] * (ranks.count() / batch.size))
         if self.spec.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
         self.optimizer.step()
@@ -125,7 +127,7 @@ class Training:
         if isinstance(self.model, models.LanguageModel) and (self._carry is None or batch):
             self._carry = self.model.start(batch or self.batches.columns)
 
-    @torch.no_grad()  # type: ignore[untyped-decorator]
+    @torch.no_grad()
     def _evaluate(self, split: str) -> tuple[float, float]:
         """The mean loss, and the share of correct answers."""
         sums = torch.zeros(2 + self._correct, dtype=torch.float64)
@@ -222,7 +224,7 @@ def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list
 
     From the optimizer's state alone, so that nothing about it needs to be in a checkpoint.
     """
-    from dynabound.lens import effective_lr
+    from dynabound.lens import effective_lr  # type: ignore[attr-defined,unused-ignore]
 
     shares = torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0])
     layers = {}

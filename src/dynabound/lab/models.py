@@ -116,7 +116,12 @@ class DenseNet121(nn.Module):
         for stage, depth in enumerate((6, 12, 24, 16)):
             if stage:  # a transition halves the channels and the image
                 halved = features // 2
-                blocks += [nn.BatchNorm2d(features), nn.ReLU(), nn.Conv2d(features, halved, 1, bias=False), nn.AvgPool2d(2)]
+                blocks += [
+                    nn.BatchNorm2d(features),
+                    nn.ReLU(),
+                    nn.Conv2d(features, halved, 1, bias=False),
+                    nn.AvgPool2d(2),
+                ]
                 features = halved
             for _ in range(depth):
                 blocks.append(_DenseLayer(features, growth))

@@ -57,7 +57,11 @@ def default_lr(name: str, text: bool = False) -> float:
 
 
 def build(
-    name: str, params: Iterable[Parameter], lr: float, weight_decay: float = 0.0, options: Mapping[str, Any] | None = None
+    name: str,
+    params: Iterable[Parameter],
+    lr: float,
+    weight_decay: float = 0.0,
+    options: Mapping[str, Any] | None = None,
 ) -> Optimizer:
     """The optimizer ``name``, or an instance of ``module:Class``; OptimizerError where that cannot be.
 
@@ -69,7 +73,9 @@ def build(
     elif name in OPTIMIZERS:
         cls, fixed = OPTIMIZERS[name].cls, dict(OPTIMIZERS[name].options)
     else:
-        raise OptimizerError(f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{_close(name, OPTIMIZERS)}")
+        raise OptimizerError(
+            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{_close(name, OPTIMIZERS)}"
+        )
     arguments = {"lr": lr, **({"weight_decay": weight_decay} if weight_decay else {}), **fixed, **(options or {})}
     if name == "sgdm-dampened":
         arguments["dampening"] = arguments["momentum"]
@@ -78,7 +84,9 @@ def build(
         for key in arguments:
             if key not in allowed:
                 known = [option for option in allowed if option != "params"]
-                raise OptimizerError(f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{_close(key, known)}")
+                raise OptimizerError(
+                    f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{_close(key, known)}"
+                )
     try:
         return cls(params, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -98,9 +106,13 @@ def _import(name: str) -> type[Optimizer]:
     try:
         cls = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
-        raise OptimizerError(f"optimizer={name!r}: cannot be imported ({error}); must be an importable module:Class") from None
+        raise OptimizerError(
+            f"optimizer={name!r}: cannot be imported ({error}); must be an importable module:Class"
+        ) from None
     if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
-        raise OptimizerError(f"optimizer={name!r}: is a {type(cls).__name__}; must be a subclass of torch.optim.Optimizer")
+        raise OptimizerError(
+            f"optimizer={name!r}: is a {type(cls).__name__}; must be a subclass of torch.optim.Optimizer"
+        )
     return cls
 
 

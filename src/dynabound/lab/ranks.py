@@ -69,7 +69,11 @@ def add_up(values: Tensor) -> Tensor:
 
 def anyone(device: torch.device, *flags: bool) -> list[bool]:
     """For each flag, whether any process has raised it."""
-    return list(flags) if count() == 1 else [value > 0 for value in add_up(torch.tensor(flags, device=device).int()).tolist()]
+    return (
+        list(flags)
+        if count() == 1
+        else [value > 0 for value in add_up(torch.tensor(flags, device=device).int()).tolist()]
+    )
 
 
 def share_buffers(model: nn.Module) -> None:

@@ -55,9 +55,16 @@ def live(spec: RunSpec, quiet: bool = False) -> Iterator[Callable[[Progress], No
     if quiet:
         yield None
     elif not console.is_terminal:
-        yield lambda p: p.metrics and console.print(epoch_line(p.metrics, p.epochs), soft_wrap=True)
+
+        def print_epoch(p: Progress) -> None:
+            if p.metrics:
+                console.print(epoch_line(p.metrics, p.epochs), soft_wrap=True)
+
+        yield print_epoch
     else:
-        with Bar(TextColumn("{task.description}"), BarColumn(), _StepsPerSecond(), TimeRemainingColumn(), console=console) as bar:
+        with Bar(
+            TextColumn("{task.description}"), BarColumn(), _StepsPerSecond(), TimeRemainingColumn(), console=console
+        ) as bar:
             yield _bar_updater(bar, spec)
 
 

@@ -7,7 +7,7 @@ import difflib
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -53,6 +53,13 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 """The models, and the fields of a spec that each of them takes."""
 
+_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "width": (lambda x: 0 < x <= 16, "in (0, 16]"),
+    "dropout": (lambda x: 0 <= x < 1, "in [0, 1)"),
+    "clip": (lambda x: x >= 0, ">= 0; 0 means no clipping"),
+    "lr": (lambda x: x >= 0, ">= 0"),
+    "weight_decay": (lambda x: x >= 0, ">= 0"),
+}
 _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
@@ -136,24 +143,18 @@ class RunSpec:
         for name in ("hidden", "layers", "bptt", "batch_size", "epochs", "decay_after", "examples"):
             _integer(name, getattr(self, name), 1)
         _integer("seed", self.seed, 0)
-        for name, legal, allowed in (
-            ("width", lambda x: 0 < x <= 16, "in (0, 16]"),
-            ("dropout", lambda x: 0 <= x < 1, "in [0, 1)"),
-            ("clip", lambda x: x >= 0, ">= 0; 0 means no clipping"),
-            ("lr", lambda x: x >= 0, ">= 0"),
-            ("weight_decay", lambda x: x >= 0, ">= 0"),
-        ):
+        for name, (legal, allowed) in _NUMBERS.items():
             value = getattr(self, name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-                raise SpecError(f"{name}={value!r}: must be a finite number {allowed}")
-            if not legal(value):
-                raise SpecError(f"{name}={value!r}: must be {allowed}")
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not (number and legal(value)):
+                raise SpecError(f"{name}={value!r}: must be a number {allowed}")
             object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
         if self.decay_after is not None and self.decay_after >= self.epochs:
             raise SpecError(
-                f"decay_after={self.decay_after}: must be below epochs={self.epochs}, or the rate never decays; leave it out"
+                f"decay_after={self.decay_after}: must be below epochs={self.epochs}; "
+                "leave it out if the rate should not decay"
             )
 
     @property

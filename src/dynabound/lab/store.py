@@ -88,7 +88,7 @@ class Run:
         return spec
 
     def status(self) -> dict[str, Any]:
-        """``state`` and what belongs to it: new, running, stopped, finished, diverged (with ``step``) or failed (``error``).
+        """``state``: new, running, stopped, finished, diverged or failed; with ``step``, ``epochs`` or ``error``.
 
         A run is stopped if it has not ended and nobody is training it: it was interrupted, or its process died.
         """

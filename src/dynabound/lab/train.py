@@ -88,7 +88,7 @@ def train(
         ('finished', 2, True)
     """
     run = store.run(spec)
-    ended = ranks.share(_ended(run))
+    ended: Result | None = ranks.share(_ended(run))
     if ended:
         return ended
     where = _device(ranks.local_device(device))
