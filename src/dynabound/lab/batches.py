@@ -74,7 +74,7 @@ class ImageBatches:
         for index in range(start, self.steps):
             chosen = slice(index * self._size, min(number, (index + 1) * self._size))
             mine = slice(chosen.start + self._rank, chosen.stop, self._ranks)
-            x, y = self._x[order[mine]], self._y[order[mine]]
+            x, y = (tensor.index_select(0, order[mine]) for tensor in (self._x, self._y))
             if self._augment:
                 x = self._normalize(crop_and_flip(x, corners[mine], flips[mine]))
             yield Batch(x, y, chosen.stop - chosen.start)
