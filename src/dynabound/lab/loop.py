@@ -1,0 +1,234 @@
+"""The training loop of one run, and all of its state: what a checkpoint has to hold is defined here."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dynabound import bounds
+from dynabound.lab import models, optimizers, ranks
+from dynabound.lab.batches import Batch, make_batches
+from dynabound.lab.data import Data, Images, Text
+from dynabound.lab.spec import RunSpec
+
+__all__ = ["DivergedError", "Training", "build_model"]
+
+# A GPU must not wait for Python to read a loss, nor ranks for each other, at every step.
+_READ_EVERY = 16
+
+
+class DivergedError(Exception):
+    """The loss is no longer finite; the argument is the step."""
+
+
+def build_model(spec: RunSpec, data: Data) -> nn.Module:
+    """The spec's model, with the inputs and outputs that the data asks for."""
+    if isinstance(data, Text):
+        return models.LanguageModel(
+            data.vocabulary, int(spec.hidden or 0), int(spec.layers or 0), float(spec.dropout or 0)
+        )
+    _, channels, height, width = data.train[0].shape
+    if spec.model == "perceptron":
+        return models.Perceptron(channels * height * width, int(spec.hidden or 0), data.classes)
+    cls = models.ResNet34 if spec.model == "resnet34" else models.DenseNet121
+    return cls(data.classes, channels, float(spec.width or 0))
+
+
+class Training:
+    """A run in memory. Deterministic: from equal states follow equal states."""
+
+    def __init__(self, spec: RunSpec, data: Data, device: torch.device) -> None:
+        self.spec, self.device = spec, device
+        torch.manual_seed(spec.seed)
+        self.model = build_model(spec, data).to(device)
+        self.optimizer = optimizers.build(
+            spec.optimizer, self.model.parameters(), float(spec.lr or 0), float(spec.weight_decay or 0), spec.options
+        )
+        self.batches = make_batches(data, spec, device, ranks.rank(), ranks.count())
+        self._forward: nn.Module = self.model
+        if ranks.count() > 1:
+            self._forward = DistributedDataParallel(self.model)
+            torch.manual_seed(spec.seed + ranks.rank())  # another dropout on each
+        alone = device.type == "cpu" and ranks.count() == 1
+        self._read_every = 1 if alone else _READ_EVERY
+        self._correct = isinstance(data, Images)
+        self._carry: models.Carry | None = None
+        self.epoch, self.index, self.step = 1, 0, 0
+        self.seconds = 0.0
+        self.sums = [0.0, 0.0, 0]  # of the epoch so far: loss, correct answers, targets
+        self.metrics: list[dict[str, Any]] = []
+
+    def train_epoch(self) -> Iterator[None]:
+        """Train to the end of the epoch, handing over wherever the run could be saved.
+
+        Raises DivergedError at the first loss that is not finite.
+        """
+        rate = float(self.spec.lr or 0) / (10 if self.spec.decay_after and self.epoch > self.spec.decay_after else 1)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self._forward.train()
+        self._start_carry()
+        pending: list[tuple[Tensor, ...]] = []
+        started = time.perf_counter()
+        for batch in self.batches.epoch(self.epoch, self.index):
+            pending.append(self._step(batch))
+            self.sums[2] += batch.size
+            self.index += 1
+            self.step += 1
+            if len(pending) == self._read_every or self.index == self.batches.steps:
+                self._read(pending)
+                pending.clear()
+                now = time.perf_counter()
+                self.seconds, started = self.seconds + now - started, now
+                yield
+                started = time.perf_counter()
+
+    def _step(self, batch: Batch) -> tuple[Tensor, ...]:
+        sums = self._loss(self._forward, batch)
+        # DDP takes the mean over ranks: the sum over the whole batch is wanted, over its size.
+        torch.autograd.backward(sums[0] * (ranks.count() / batch.size))
+        if self.spec.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return tuple(value.detach() for value in sums)
+
+    def _loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
+        """The sum of the losses and, of a classifier, the number of correct answers."""
+        lowered = self.spec.precision == "bf16"
+        with torch.autocast(self.device.type, torch.bfloat16) if lowered else contextlib.nullcontext():
+            if self._carry is None:
+                logits = model(batch.x)
+            else:
+                logits, carry = model(batch.x, self._carry)
+                self._carry = carry[0].detach(), carry[1].detach()
+            loss = F.cross_entropy(logits.flatten(0, -2), batch.y.flatten(), reduction="sum")
+        if not self._correct:
+            return (loss,)
+        return loss, (logits.argmax(1) == batch.y).sum()
+
+    def _read(self, pending: list[tuple[Tensor, ...]]) -> None:
+        table = torch.stack([torch.stack([value.float() for value in sums]) for sums in pending])
+        for number, row in enumerate(ranks.add_up(table).tolist(), start=1):
+            if not math.isfinite(row[0]):
+                raise DivergedError(self.step - len(pending) + number)
+            self.sums[0] += row[0]
+            self.sums[1] += row[-1] if self._correct else 0
+
+    def _start_carry(self, batch: int | None = None) -> None:
+        if isinstance(self.model, models.LanguageModel) and (self._carry is None or batch):
+            self._carry = self.model.start(batch or self.batches.columns)
+
+    @torch.no_grad()
+    def _evaluate(self, split: str) -> tuple[float, float]:
+        """The mean loss, and the share of correct answers."""
+        sums = torch.zeros(2 + self._correct, dtype=torch.float64)
+        self._carry = None
+        for batch in self.batches.evaluation(split):
+            if sums[-1] == 0:
+                self._start_carry(batch.x.shape[1])
+            values = [value.item() for value in self._loss(self.model, batch)]
+            sums += torch.tensor([*values, batch.y.numel()], dtype=torch.float64)
+        self._carry = None
+        totals = ranks.add_up(sums.to(self.device if self.device.type == "cuda" else "cpu")).tolist()
+        return totals[0] / totals[-1], totals[1] / totals[-1]
+
+    def finish_epoch(self) -> dict[str, Any]:
+        """Evaluate, and turn to the next epoch; the metrics of the one that ended.
+
+        Raises DivergedError if a held-out loss is not finite.
+        """
+        started = time.perf_counter()
+        loss, correct, targets = self.sums
+        metrics: dict[str, Any] = {"epoch": self.epoch, "step": self.step}
+        ranks.share_buffers(self.model)
+        self.model.eval()
+        results = {"train": (loss / targets, correct / targets)}
+        results |= {split: self._evaluate(split) for split in self.batches.splits}
+        for split, (mean, share) in results.items():
+            if not math.isfinite(mean):
+                raise DivergedError(self.step)
+            metrics[f"{split}_loss"] = mean
+            metrics[f"{split}_{self.spec.metric}"] = share if self._correct else perplexity(mean)
+        metrics |= {"lr": self.optimizer.param_groups[0]["lr"], **_bounds(self.optimizer, self.step)}
+        if self.spec.rates:
+            metrics["rates"] = _rates(self.model, self.optimizer)
+        metrics["seconds"] = self.seconds + time.perf_counter() - started
+        self.metrics.append(metrics)
+        self.epoch, self.index, self.seconds, self.sums = self.epoch + 1, 0, 0.0, [0.0, 0.0, 0]
+        return metrics
+
+    def state(self) -> dict[str, Any]:
+        """All that the future depends on. To be called by all ranks; each has dropout and carried words of its own."""
+        local = {"random": _random_states(self.device), "carry": self._carry}
+        return {
+            **{name: getattr(self, name) for name in _POSITION},
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ranks": ranks.gather(local),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on where ``state`` was taken."""
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        local = state["ranks"][ranks.rank()]
+        _set_random_states(self.device, local["random"])
+        carry = local["carry"]
+        self._carry = None if carry is None else (carry[0].to(self.device), carry[1].to(self.device))
+        for name in _POSITION:
+            setattr(self, name, state[name])
+
+
+_POSITION = ("epoch", "index", "step", "seconds", "sums", "metrics")
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss), but never beyond what JSON can hold."""
+    return math.exp(min(loss, 700.0))
+
+
+def _random_states(device: torch.device) -> list[Tensor]:
+    states = [torch.get_rng_state()]
+    if device.type != "cpu":
+        states.append(getattr(torch, device.type).get_rng_state())
+    return states
+
+
+def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
+    torch.set_rng_state(states[0])
+    if device.type != "cpu":
+        getattr(torch, device.type).set_rng_state(states[1])
+
+
+def _bounds(optimizer: torch.optim.Optimizer, step: int) -> dict[str, float | None]:
+    """The bounds of the last step, of an optimizer that has any; None for infinity."""
+    group = optimizer.param_groups[0]
+    if "final_lr" not in group or "base_lr" not in group:
+        return {}
+    final_lr = group["final_lr"] * group["lr"] / group["base_lr"] if group["base_lr"] else 0.0
+    values = (final_lr * bound for bound in bounds.evaluate(group["bounds"], group["gamma"], step))
+    return {name: v if math.isfinite(v) else None for name, v in zip(("lower", "upper"), values, strict=True)}
+
+
+def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[float]]:
+    """For each layer the least, 5%, median, 95% and greatest learning rate of the last step.
+
+    From the optimizer's state alone, so that nothing about it needs to be in a checkpoint.
+    """
+    from dynabound.lens import effective_lr  # type: ignore[attr-defined,unused-ignore]
+
+    shares = torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0])
+    layers = {}
+    for name, param in model.named_parameters():
+        rates = effective_lr(optimizer, param).float().flatten().cpu().sort().values
+        layers[name] = rates[(shares * (len(rates) - 1)).round().long()].tolist()
+    return layers

@@ -1,0 +1,234 @@
+"""RunSpec: one run as a value that can be frozen, hashed, stored and sent."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from dynabound.lab import optimizers
+from dynabound.lab.errors import LabError
+
+__all__ = ["MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError"]
+
+Options: TypeAlias = "tuple[tuple[str, Any], ...]"
+SCALES = ("demo", "laptop", "paper")
+PRECISIONS = ("float32", "bf16")
+
+
+class SpecError(LabError, ValueError):
+    """A field of a RunSpec is wrong, or two of them do not go together."""
+
+
+@dataclass(frozen=True)
+class _Task:
+    text: bool
+    model: str
+    batch_size: int = 128
+    weight_decay: float = 0.0
+    scale: str = "laptop"
+
+
+TASKS: dict[str, _Task] = {
+    "digits": _Task(False, "perceptron", batch_size=64, scale="demo"),
+    "mnist": _Task(False, "perceptron"),
+    "fashion-mnist": _Task(False, "perceptron"),
+    "cifar10": _Task(False, "resnet34", weight_decay=5e-4),
+    "ptb": _Task(True, "lstm", batch_size=20),
+    "pydoc": _Task(True, "lstm", batch_size=20, scale="demo"),
+}
+"""The data sets that can be trained on, and what is usual for each."""
+
+# From a model to the fields that are its own, with their defaults; all other models must leave them alone.
+MODELS: dict[str, dict[str, Any]] = {
+    "perceptron": {"hidden": 100},
+    "resnet34": {"width": 0.125},
+    "densenet121": {"width": 0.125},
+    "lstm": {"hidden": 200, "layers": 1, "dropout": 0.2, "bptt": 35, "clip": 0.25},
+}
+"""The models, and the fields of a spec that each of them takes."""
+
+_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
+    "width": (lambda x: 0 < x <= 16, "in (0, 16]"),
+    "dropout": (lambda x: 0 <= x < 1, "in [0, 1)"),
+    "clip": (lambda x: x >= 0, ">= 0; 0 means no clipping"),
+    "lr": (lambda x: x >= 0, ">= 0"),
+    "weight_decay": (lambda x: x >= 0, ">= 0"),
+}
+_OWN = sorted({name for own in MODELS.values() for name in own})
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """All that decides a run's numbers. A field that is None takes its default, and so never stays None by accident.
+
+    Two specs that mean the same run are equal and have the same :attr:`name`, whichever way they were written.
+
+    >>> spec = RunSpec("mnist", opt={"final_lr": 0.5})
+    >>> spec.model, spec.hidden, spec.optimizer, spec.lr
+    ('perceptron', 100, 'adabound', 0.001)
+    >>> RunSpec.from_json(spec.to_json()) == spec
+    True
+    >>> RunSpec("mnist", model="lstm")
+    Traceback (most recent call last):
+    ...
+    dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121
+    """
+
+    task: str
+    model: str | None = None
+    width: float | None = None
+    """Multiplies the number of channels of resnet34 and densenet121; 1 is the paper's."""
+    hidden: int | None = None
+    """Units of the perceptron's hidden layer, or of every LSTM layer."""
+    layers: int | None = None
+    dropout: float | None = None
+    bptt: int | None = None
+    """Words that the LSTM's gradient reaches back."""
+    clip: float | None = None
+    """Largest norm of the LSTM's gradient; 0 means that it is never clipped."""
+    optimizer: str = "adabound"
+    lr: float | None = None
+    opt: Mapping[str, Any] | Options = ()
+    """The optimizer's other arguments, kept as sorted pairs."""
+    batch_size: int | None = None
+    epochs: int = 10
+    decay_after: int | None = None
+    """The learning rate is divided by 10 after this epoch; None: never."""
+    weight_decay: float | None = None
+    seed: int = 0
+    examples: int | None = None
+    """Train on the first so many images or words only; None: on all."""
+    precision: str = "float32"
+    rates: bool = False
+    """Whether the metrics tell the learning rates of every layer."""
+    scale: str | None = None
+    """Which of a study's scales the run belongs to."""
+
+    def __post_init__(self) -> None:
+        task = _choice("task", self.task, TASKS)
+        text = TASKS[task].text
+        models = [model for model in MODELS if (model == "lstm") == text]
+        self._default("model", TASKS[task].model)
+        if self.model not in models:
+            raise SpecError(f"model={self.model!r}: {task} takes {', '.join(models)}")
+        for name in _OWN:
+            if name in MODELS[str(self.model)]:
+                self._default(name, MODELS[str(self.model)][name])
+            elif getattr(self, name) is not None:
+                raise SpecError(f"{name}={getattr(self, name)!r}: {self.model} has no {name}; leave it out")
+        for name in ("batch_size", "weight_decay", "scale"):
+            self._default(name, getattr(TASKS[task], name))
+        if not isinstance(self.optimizer, str):
+            raise SpecError(f"optimizer={self.optimizer!r}: must be a name")
+        self._default("lr", optimizers.default_lr(self.optimizer, text))
+        self._check_numbers()
+        _choice("scale", self.scale, SCALES)
+        _choice("precision", self.precision, PRECISIONS)
+        if not isinstance(self.rates, bool):
+            raise SpecError(f"rates={self.rates!r}: must be True or False")
+        object.__setattr__(self, "opt", _pairs(self.opt))
+        optimizers.check(self.optimizer, self.lr or 0.0, self.weight_decay or 0.0, self.options)
+
+    def _default(self, name: str, value: Any) -> None:
+        if getattr(self, name) is None:
+            object.__setattr__(self, name, value)
+
+    def _check_numbers(self) -> None:
+        for name in ("hidden", "layers", "bptt", "batch_size", "epochs", "decay_after", "examples"):
+            _integer(name, getattr(self, name), 1)
+        _integer("seed", self.seed, 0)
+        for name, (legal, allowed) in _NUMBERS.items():
+            value = getattr(self, name)
+            if value is None:
+                continue
+            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not (number and legal(value)):
+                raise SpecError(f"{name}={value!r}: must be a number {allowed}")
+            object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
+        if self.decay_after is not None and self.decay_after >= self.epochs:
+            raise SpecError(
+                f"decay_after={self.decay_after}: must be below epochs={self.epochs}; "
+                "leave it out if the rate should not decay"
+            )
+
+    @property
+    def text(self) -> bool:
+        """Whether this is a language model and not a classifier."""
+        return TASKS[self.task].text
+
+    @property
+    def metric(self) -> str:
+        """What a run is measured by."""
+        return "perplexity" if self.text else "accuracy"
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The optimizer's other arguments, as a dict."""
+        return dict(self.opt)
+
+    @property
+    def name(self) -> str:
+        """The run's name: a hash of the spec."""
+        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them."""
+        return {**dataclasses.asdict(self), "opt": self.options}
+
+    def to_json(self) -> str:
+        """The fields as one line of JSON, always in the same order."""
+        return json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, fields: Mapping[str, Any]) -> RunSpec:
+        """The spec of ``fields``; an unknown one is an error that names it."""
+        known = [field.name for field in dataclasses.fields(cls)]
+        for key in fields:
+            if key not in known:
+                near = difflib.get_close_matches(str(key), known, 1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise SpecError(f"{key}: is no field of a spec; the fields are {', '.join(known)}{hint}")
+        if "task" not in fields:
+            raise SpecError(f"task: is missing; must be {', '.join(TASKS)}")
+        return cls(**fields)
+
+    @classmethod
+    def from_json(cls, text: str) -> RunSpec:
+        """The spec that :meth:`to_json` wrote, or that a person did."""
+        try:
+            fields = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise SpecError(f"the spec is not JSON: {error}") from None
+        if not isinstance(fields, dict):
+            raise SpecError(f"the spec is a JSON {type(fields).__name__}; must be an object of fields")
+        return cls.from_dict(fields)
+
+
+def _choice(name: str, value: Any, allowed: Any) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise SpecError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+    return value
+
+
+def _integer(name: str, value: Any, least: int) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+        raise SpecError(f"{name}={value!r}: must be an integer >= {least}")
+
+
+def _pairs(opt: Any) -> Options:
+    """Options in one canonical form: sorted pairs, lists as tuples."""
+    items = opt.items() if isinstance(opt, Mapping) else opt
+    try:
+        pairs = {key: tuple(value) if isinstance(value, list) else value for key, value in items}
+        json.dumps(pairs, allow_nan=False)
+    except (TypeError, ValueError):
+        raise SpecError(f"opt={opt!r}: must map names to finite numbers, strings, booleans or lists of them") from None
+    for reserved in {"lr", "weight_decay", "params"} & pairs.keys():
+        raise SpecError(f"opt {reserved}: is a field of its own; give it as {reserved}, not in opt")
+    return tuple(sorted(pairs.items()))

@@ -1,0 +1,261 @@
+"""RunSpec -> metrics: one run that can be trusted, killed and resumed."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import platform
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynabound._version import __version__
+from dynabound.lab import data as datasets
+from dynabound.lab import ranks
+from dynabound.lab.errors import LabError
+from dynabound.lab.loop import DivergedError, Training, perplexity
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import ENDED, Run, Store, StoreError
+
+__all__ = ["Progress", "Result", "train"]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    run: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    """In the whole run."""
+    loss: float
+    """Mean of the epoch so far, as ``metric``, which is an accuracy or a perplexity."""
+    metric: float
+    metrics: dict[str, Any] | None = None
+    """At the end of an epoch: its metrics."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended: ``finished``, ``diverged`` (a result like any other) or ``stopped``."""
+
+    run: Run
+    state: str
+    metrics: list[dict[str, Any]]
+    details: dict[str, Any]
+
+
+def train(
+    spec: RunSpec,
+    store: Store,
+    *,
+    data_dir: str | Path | None = None,
+    device: str = "cpu",
+    checkpoint_steps: int | None = None,
+    checkpoint_minutes: float = 2.0,
+    progress: Callable[[Progress], None] | None = None,
+    stop: Callable[[], bool] | None = None,
+) -> Result:
+    """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read.
+
+    Metrics do not depend on when, how often and by what the run was interrupted. Everything that can be checked is
+    checked before the first write. The caller's random state is left as it was.
+
+    Args:
+        spec: what to train.
+        store: where runs are kept.
+        data_dir: where to look for data first.
+        device: "cpu", "cuda", "cuda:1", "mps" …
+        checkpoint_steps: save every so many steps; None: by time alone.
+        checkpoint_minutes: save every so many minutes.
+        progress: called after every step (on accelerators, every few) and at the end of every epoch.
+        stop: asked as often; when it says True the run is saved and train returns, ``stopped``.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> result = train(RunSpec("digits", epochs=2), Store(folder.name))
+        >>> result.state, len(result.metrics), result.metrics[-1]["test_accuracy"] > 0.8
+        ('finished', 2, True)
+    """
+    run = store.run(spec)
+    ended: Result | None = ranks.share(_ended(run))
+    if ended:
+        return ended
+    where = _device(ranks.local_device(device))
+    data = datasets.load(spec.task, data_dir)
+    devices = [where] if where.type == "cuda" else []
+    with torch.random.fork_rng(devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+        training = Training(spec, data, where)
+        with run.lock() if ranks.rank() == 0 else contextlib.nullcontext():
+            ended = ranks.share(_ended(run))  # by another process, while this one was getting ready
+            if ended:
+                return ended
+            session = _Session(run, training, datasets.fingerprint(data), checkpoint_steps, checkpoint_minutes)
+            session.begin()
+            try:
+                return session.run_to_end(progress, stop)
+            except (Exception, KeyboardInterrupt) as error:
+                session.fail(error)
+                raise
+
+
+class _Session:
+    """One process's part in a run: when to save, what to tell, how it ends."""
+
+    def __init__(
+        self, run: Run, training: Training, data: str, checkpoint_steps: int | None, checkpoint_minutes: float
+    ) -> None:
+        self.run, self.training, self.data = run, training, data
+        self.every, self.seconds = checkpoint_steps, 60 * checkpoint_minutes
+        self.saved_step, self.saved_time = 0, time.monotonic()
+
+    def begin(self) -> None:
+        """Take up the last checkpoint, then write what is known."""
+        state = ranks.share(self.run.load_checkpoint() if ranks.rank() == 0 else None)
+        if state is not None:
+            self._check(state)
+            self.training.restore(state)
+            self.saved_step = self.training.step
+        if ranks.rank() == 0:
+            session = _environment(self.training.device, self.data)
+            _compare(self.run.environment(), session)
+            self.run.begin(self.training.spec, session)
+            self.run.write_metrics(self.training.metrics)
+
+    def _check(self, state: dict[str, Any]) -> None:
+        if state["data"] != self.data:
+            raise StoreError(
+                f"run {self.run.name} was begun on other data ({state['data']}, now {self.data}), such as another "
+                f"version's text: give it that, or dynabound runs remove {self.run.name} --out {self.run.folder.parent}"
+            )
+        if len(state["ranks"]) != ranks.count():
+            raise StoreError(
+                f"run {self.run.name} was begun with {len(state['ranks'])} ranks, not {ranks.count()}: use as many"
+            )
+
+    def run_to_end(self, progress: Callable[[Progress], None] | None, stop: Callable[[], bool] | None) -> Result:
+        training, spec = self.training, self.training.spec
+        try:
+            while training.epoch <= spec.epochs:
+                for _ in training.train_epoch():
+                    stopped, due = ranks.anyone(training.device, bool(stop and stop()), self._due())
+                    if stopped or due:
+                        self._save()
+                    if stopped:
+                        return self._end("stopped", step=training.step)
+                    if progress and ranks.rank() == 0:
+                        progress(self._progress())
+                report = self._progress()
+                metrics = training.finish_epoch()
+                if ranks.rank() == 0:
+                    self.run.write_metrics(training.metrics)
+                    if progress:
+                        progress(Progress(**{**report.__dict__, "metrics": metrics}))
+        except DivergedError as error:
+            return self._end("diverged", step=error.args[0])
+        self._save()
+        return self._end("finished", step=training.step)
+
+    def _due(self) -> bool:
+        if self.every and self.training.step - self.saved_step >= self.every:
+            return True
+        return time.monotonic() - self.saved_time >= self.seconds
+
+    def _save(self) -> None:
+        state = {"data": self.data, **self.training.state()}
+        if ranks.rank() == 0:
+            self.run.save_checkpoint(state)
+        self.saved_step, self.saved_time = self.training.step, time.monotonic()
+
+    def _progress(self) -> Progress:
+        training = self.training
+        loss, correct, targets = training.sums
+        loss, share = loss / max(1, targets), correct / max(1, targets)
+        return Progress(
+            self.run.name,
+            training.epoch,
+            training.spec.epochs,
+            training.step,
+            training.spec.epochs * training.batches.steps,
+            loss,
+            perplexity(loss) if training.spec.text else share,
+        )
+
+    def _end(self, state: str, **details: Any) -> Result:
+        metrics = self.training.metrics
+        if ranks.rank() == 0:
+            if state == "stopped":
+                self.run.write_status(state, **details)
+            else:
+                self.run.end(state, metrics, **details)
+        return Result(self.run, state, metrics, details)
+
+    def fail(self, error: BaseException) -> None:
+        """Leave word of what went wrong, if the disk still takes it."""
+        if ranks.rank() == 0:
+            with contextlib.suppress(LabError):
+                if isinstance(error, KeyboardInterrupt):
+                    self.run.write_status("stopped", step=self.training.step)
+                else:
+                    self.run.write_status("failed", error=f"{type(error).__name__}: {error}", step=self.training.step)
+
+
+def _ended(run: Run) -> Result | None:
+    if ranks.rank() != 0:
+        return None
+    status = run.status()
+    if status["state"] not in ENDED:
+        return None
+    details = {key: value for key, value in status.items() if key != "state"}
+    return Result(run, status["state"], run.metrics(), details)
+
+
+def _device(name: str) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise LabError(f"device={name!r}: cannot be used here ({str(error).splitlines()[0]}); try cpu") from None
+    return device
+
+
+def _environment(device: torch.device, data: str) -> dict[str, Any]:
+    return {
+        "dynabound": __version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "ranks": ranks.count(),
+        "data": data,
+        "commit": _commit(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+    }
+
+
+def _commit() -> str | None:
+    """The git commit of the working directory, if it has one."""
+    try:
+        command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None
+
+
+def _compare(sessions: list[dict[str, Any]], now: dict[str, Any]) -> None:
+    """Say so if a run goes on under conditions that may change its last bits."""
+    for key in ("torch", "device", "threads"):
+        if sessions and sessions[-1].get(key) != now[key]:
+            log.warning("the run was begun with %s %s and goes on with %s", key, sessions[-1].get(key), now[key])

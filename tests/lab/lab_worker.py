@@ -1,0 +1,124 @@
+"""Training in another process, which may be killed. Forked from a server that has torch loaded already."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import torch
+
+from dynabound.lab import ranks
+from dynabound.lab.errors import LabError
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.train import train
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["dynabound.cli", "sklearn.datasets"])
+
+
+def start(target, *args):
+    process = CONTEXT.Process(target=_quietly, args=(target, *args))
+    process.start()
+    return process
+
+
+def run(target, *args) -> int:
+    """The exit code of ``target`` in a process of its own: negative if a signal killed it."""
+    process = start(target, *args)
+    process.join(timeout=120)
+    assert process.exitcode is not None, "the worker hangs"
+    return process.exitcode
+
+
+def _quietly(target, *args) -> None:
+    torch.set_num_threads(1)
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    target(*args)
+
+
+def train_and_die(fields: dict, out: str, after: int, where: str, number: int) -> None:
+    """Train, and send ``number`` to this process at its ``after``-th step, or ``after``-th touch of a file."""
+    remaining = after
+
+    def count(*_) -> None:
+        nonlocal remaining
+        remaining -= 1
+        if remaining == 0:
+            os.kill(os.getpid(), number)
+
+    if where == "file":
+        sys.addaudithook(lambda event, args: _is_file_of_run(event, args, out) and count())
+    train(RunSpec(**fields), Store(out), checkpoint_steps=3, progress=count if where == "step" else None)
+
+
+def _is_file_of_run(event: str, args: tuple, out: str) -> bool:
+    return event in ("open", "os.rename", "os.remove") and str(args[0]).startswith(out)
+
+
+def command_and_signal(arguments: list[str], after: int, number: int) -> None:
+    """``dynabound ARGUMENTS`` with a signal that arrives at its ``after``-th step."""
+    from dynabound import cli
+    from dynabound.lab import loop
+
+    step, count = loop.Training._step, iter(range(1, 10**9))
+
+    def counted(self, batch):
+        if next(count) == after:
+            os.kill(os.getpid(), number)
+        return step(self, batch)
+
+    loop.Training._step = counted
+    cli.app(arguments)
+
+
+def train_on_full_disk(fields: dict, out: str, size: int) -> None:
+    """Exit with 3 if the checkpoint does not fit and the error says so."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        train(RunSpec(**fields), Store(out), checkpoint_steps=3)
+    except LabError as error:
+        sys.exit(3 if "cannot be written" in str(error) and "--resume" in str(error) else 4)
+
+
+def train_as_nobody(fields: dict, out: str) -> None:
+    """Exit with 3 if the folder cannot be written to and the error says so."""
+    if os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        train(RunSpec(**fields), Store(out))
+    except LabError as error:
+        sys.exit(3 if "cannot be written (Permission denied)" in str(error) and "--out" in str(error) else 4)
+
+
+def hold_lock(fields: dict, out: str, held, release) -> None:
+    with Store(out).run(RunSpec(**fields)).lock():
+        held.set()
+        release.wait()
+
+
+def train_rank(rank: int, port: int, fields: dict, out: str, stop_after: int) -> None:
+    """One of two ranks; stops after so many questions whether to stop."""
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    asked = iter(range(1, 10**9))
+    with ranks.joined("cpu"):
+        # Only one rank wants to stop: both must.
+        train(RunSpec(**fields), Store(out), stop=lambda: next(asked) >= stop_after and rank == 1)
+
+
+def train_two_ranks(fields: dict, out: Path, stop_after: int = 10**9) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    workers = [start(train_rank, rank, port, fields, str(out), stop_after) for rank in range(2)]
+    for worker in workers:
+        worker.join(timeout=120)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+
+
+KILL, INT, TERM = signal.SIGKILL, signal.SIGINT, signal.SIGTERM

@@ -1,0 +1,94 @@
+"""However often a run dies, and wherever, its numbers are those of a run that was left alone."""
+
+import random
+
+import lab_worker as worker
+import pytest
+import torch
+
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.train import train
+
+SPECS = {
+    "perceptron": dict(task="digits", hidden=16, epochs=8, decay_after=4),
+    "resnet": dict(task="digits", model="resnet34", width=1 / 32, examples=512, epochs=16, optimizer="amsbound"),
+    "lstm": dict(task="pydoc", hidden=8, layers=2, examples=20_000, epochs=5, optimizer="adam"),
+}
+DEATHS = 20
+
+
+@pytest.fixture(scope="module", params=SPECS)
+def alone(request, tmp_path_factory):
+    """A spec, and its run left alone."""
+    spec = RunSpec(**SPECS[request.param])
+    return SPECS[request.param], train(spec, Store(tmp_path_factory.mktemp("alone"))).run
+
+
+def without_seconds(metrics):
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in metrics]
+
+
+def assert_same_run(run, other):
+    assert run.status() == other.status()
+    assert run.status()["state"] == "finished"
+    assert without_seconds(run.metrics()) == without_seconds(other.metrics())
+    ours, theirs = run.load_checkpoint(), other.load_checkpoint()
+    torch.testing.assert_close(ours["model"], theirs["model"], rtol=0, atol=0)
+    torch.testing.assert_close(ours["optimizer"]["state"], theirs["optimizer"]["state"], rtol=0, atol=0)
+    assert ours["optimizer"]["param_groups"] == theirs["optimizer"]["param_groups"]
+    torch.testing.assert_close(ours["ranks"][0]["random"], theirs["ranks"][0]["random"], rtol=0, atol=0)
+
+
+def test_twenty_kills_change_no_bit(alone, tmp_path):
+    fields, expected = alone
+    choose = random.Random(0)
+    for _ in range(DEATHS):
+        where = choose.choice(["step", "file"])
+        after = choose.randint(1, 9) if where == "step" else choose.randint(1, 30)
+        assert worker.run(worker.train_and_die, fields, str(tmp_path), after, where, worker.KILL) == -worker.KILL
+    run = Store(tmp_path).run(RunSpec(**fields))
+    assert run.status()["state"] in ("stopped", "new")
+    assert worker.run(worker.train_and_die, fields, str(tmp_path), 0, "step", worker.KILL) == 0
+    assert_same_run(run, expected)
+    assert not list(run.folder.glob(".*")), "a killed writer's leftovers stay"
+
+
+def test_twenty_interrupts_change_no_bit(alone, tmp_path):
+    fields, expected = alone
+    run = Store(tmp_path).run(RunSpec(**fields))
+    options = [f"--{key.replace('_', '-')}={value}" for key, value in fields.items() if key != "task"]
+    command = ["train", fields["task"], *options, "--quiet", f"--out={tmp_path}"]
+    choose = random.Random(1)
+    for death in range(DEATHS):
+        number = choose.choice([worker.INT, worker.TERM])
+        assert worker.run(worker.command_and_signal, command, choose.randint(1, 5), number) == 128 + number
+        assert run.status()["state"] == "stopped"
+        command = ["train", "--resume", run.name[:8], "--quiet", f"--out={tmp_path}"] if death % 2 else command
+    assert worker.run(worker.command_and_signal, command, 0, worker.INT) == 0
+    assert_same_run(run, expected)
+
+
+def test_full_disk_loses_no_finished_work(alone, tmp_path):
+    fields, expected = alone
+    run = Store(tmp_path).run(RunSpec(**fields))
+    assert worker.run(worker.train_and_die, fields, str(tmp_path), 8, "step", worker.KILL) == -worker.KILL
+    saved = sorted(path.name for path in run.folder.glob("checkpoint-*.pt"))
+    assert saved
+    assert worker.run(worker.train_on_full_disk, fields, str(tmp_path), 2000) == 3
+    assert sorted(path.name for path in run.folder.glob("checkpoint-*.pt")) == saved
+    assert run.status()["state"] == "failed"
+    assert "cannot be written" in run.status()["error"]
+    assert worker.run(worker.train_and_die, fields, str(tmp_path), 0, "step", worker.KILL) == 0
+    assert_same_run(run, expected)
+
+
+def test_read_only_folder_is_a_clear_error(tmp_path):
+    folder = tmp_path / "runs"
+    folder.mkdir()
+    folder.chmod(0o555)
+    # nobody must be able to get there
+    for parent in folder.parents[:3]:
+        parent.chmod(0o755)
+    assert worker.run(worker.train_as_nobody, SPECS["perceptron"], str(folder)) == 3
+    assert not list(folder.iterdir())
