@@ -129,7 +129,9 @@ def test_progress_tells_every_step_and_every_epoch(tmp_path):
 def test_checkpoints_by_steps_keep_the_last_two(tmp_path):
     kept = []
     run = Store(tmp_path).run(DIGITS)
-    train(DIGITS, Store(tmp_path), checkpoint_steps=10, progress=lambda _: kept.append(len(list(run.folder.glob("*.pt")))))
+    train(
+        DIGITS, Store(tmp_path), checkpoint_steps=10, progress=lambda _: kept.append(len(list(run.folder.glob("*.pt"))))
+    )
     assert max(kept) == 2
     assert [path.name for path in run.folder.glob("*.pt")] == ["checkpoint-000000069.pt"]
 
