@@ -10,7 +10,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynabound.theory.study import Study
+    from dynabound.theory.verdicts import Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -38,7 +38,7 @@ def theory(
     final_lr: Annotated[float | None, typer.Option(help="α*, where the bounds meet.")] = None,
     gamma: Annotated[float | None, typer.Option(help="γ, the speed of the bounds.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the pictures and numbers.")] = Path("theory"),
-    json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the verdicts as JSON instead of tables.")] = False,
 ) -> None:
     """Play the paper's theorems: a verdict on every claim, pictures, and all numbers."""
     try:
@@ -57,19 +57,21 @@ def theory(
         results = [_play(studies.STUDIES[name], name, options) for name, options in chosen.items()]
     except ValueError as error:
         raise SystemExit(f"dynabound: {error}") from None
-    for study in results:
-        paths = studies.write(study, out)
-        if not json:
-            _print_study(study, paths)
+    files = [studies.write(study, out) for study in results]
     if json:
-        _print_json([study.as_dict() for study in results])
+        full = [study.as_dict() for study in results]
+        _print_json([{key: study[key] for key in ("name", "title", "settings", "verdicts")} for study in full])
+        return
+    for study, paths in zip(results, files, strict=True):
+        _print_study(study, paths)
 
 
 def _play(run: Callable[..., Study], name: str, options: dict[str, object]) -> Study:
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
@@ -79,8 +81,8 @@ def _print_study(study: Study, paths: list[Path]) -> None:
     from rich.table import Table
 
     table = Table(title=study.title, title_justify="left", title_style="bold", show_lines=False)
-    for heading in ("claim", "measured", "", "settings"):
-        table.add_column(heading, no_wrap=not heading)
+    for heading in ("claim", "measured", "verdict", "settings"):
+        table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
         word = "[green]holds[/]" if verdict.holds else "[red]fails[/]"
         table.add_row(verdict.claim, verdict.measured, word, verdict.settings)

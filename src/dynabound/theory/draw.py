@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dynabound.theory.failures import OUTCOMES
-from dynabound.theory.study import Study
+from dynabound.theory.verdicts import Study
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK, GREY = (
