@@ -16,7 +16,7 @@ from dynabound import __version__
 from dynabound.lab.commands import register as register_lab
 
 if TYPE_CHECKING:
-    from dynabound.theory.study import Study
+    from dynabound.theory.verdicts import Study
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -172,24 +172,27 @@ def theory(
         results = [_play(studies.STUDIES[name], name, options) for name, options in chosen.items()]
     except ValueError as error:
         raise SystemExit(f"dynabound: {error}") from None
-    for study in results:
-        paths = studies.write(study, out)
-        if not as_json:
-            _print_study(study, paths)
+    files = [studies.write(study, out) for study in results]
     if as_json:
-        typer.echo(json.dumps([study.as_dict() for study in results], ensure_ascii=False))
+        full = [study.as_dict() for study in results]
+        kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts")} for study in full]
+        typer.echo(json.dumps(kept, ensure_ascii=False))
+        return
+    for study, paths in zip(results, files, strict=True):
+        _print_study(study, paths)
 
 
 def _play(run: Callable[..., Study], name: str, options: dict[str, object]) -> Study:
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    errors = Console(stderr=True)
+    with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _print_study(study: Study, paths: list[Path]) -> None:
     table = Table(title=study.title, title_justify="left", title_style="bold", show_lines=False)
-    for heading in ("claim", "measured", "", "settings"):
-        table.add_column(heading, no_wrap=not heading)
+    for heading in ("claim", "measured", "verdict", "settings"):
+        table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
         word = "[green]holds[/]" if verdict.holds else "[red]fails[/]"
         table.add_row(verdict.claim, verdict.measured, word, verdict.settings)

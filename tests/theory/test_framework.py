@@ -132,7 +132,7 @@ def test_without_gradients_nothing_moves_and_nothing_is_nan():
 finite = st.floats(-10, 10, allow_subnormal=False)
 
 
-@settings(deadline=None)
+@settings(derandomize=True, deadline=None)
 @given(
     arrays(np.float64, 4, elements=finite),
     arrays(np.float64, 4, elements=st.floats(-6, 6)),
@@ -155,7 +155,7 @@ def test_the_ball_projection_meets_the_optimality_conditions(y, log_rate, radius
     np.testing.assert_allclose(predicted, x[seen], rtol=1e-4, atol=1e-7 * radius)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(derandomize=True, deadline=None, max_examples=50)
 @given(arrays(np.float64, 3, elements=finite), st.integers(0, 1000))
 def test_no_feasible_point_is_nearer_than_the_projection(y, seed):
     rng = np.random.default_rng(seed)

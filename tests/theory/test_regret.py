@@ -81,7 +81,7 @@ methods = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=150)
 @given(methods, st.sampled_from(problems.KINDS), st.integers(0, 10**6), st.booleans())
 def test_the_corrected_guarantee_is_never_broken(method, kind, seed, ball):
     steps = 40
@@ -96,14 +96,14 @@ def test_the_corrected_guarantee_is_never_broken(method, kind, seed, ball):
     assert bound.regret >= corrected(run)[-1] * (1 - 1e-9)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(derandomize=True, deadline=None, max_examples=150)
 @given(methods, st.lists(st.floats(-100, 100), min_size=1, max_size=60), st.floats(-1, 1))
 def test_not_even_by_an_adversary_on_a_line(method, slopes, start):
     run = race([(Line(Box(-1, 1), np.array(slopes), x1=start), method)], len(slopes), threads=1)[0]
     assert (regret(run) <= corrected(run) * (1 + 1e-9) + 1e-12).all()
 
 
-@settings(deadline=None)
+@settings(derandomize=True, deadline=None)
 @given(
     st.floats(4, 50),
     st.floats(-6, 2),

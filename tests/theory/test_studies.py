@@ -197,7 +197,7 @@ def test_an_interrupt_leaves_the_old_file_and_no_other(tmp_path, theorem_3, monk
 
 
 @pytest.mark.parametrize("name", studies.STUDIES)
-def test_one_step_is_enough_to_run(name, tmp_path):
+def test_one_step_is_enough_to_run(name):
     options = studies.choose([name], dict(steps=1))[name]
     assert studies.STUDIES[name](**options).as_dict()["settings"]
 
@@ -242,7 +242,8 @@ def test_the_command_prints_json_alone(tmp_path):
     result = run("theorem-3", "--seeds", 2, "--C", 30, "--T", 500, "--json", "--out", tmp_path)
     (study,) = json.loads(result.stdout)
     assert study["settings"]["period"] == 30
-    assert study == json.loads((tmp_path / "theorem-3.json").read_text("utf-8"))
+    stored = json.loads((tmp_path / "theorem-3.json").read_text("utf-8"))
+    assert study == {key: value for key, value in stored.items() if key != "data"}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from dynabound.theory.failures import OUTCOMES
-from dynabound.theory.study import Study
+from dynabound.theory.verdicts import Study
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK, GREY = (
@@ -213,9 +213,7 @@ def _path(axes: Axes, data: dict[str, Any]) -> None:
     last = data["t"][-1]
     _axes(axes, f"Its path, for T = {last}", "step t", "$x_t$", ylim=(-1.2, 1.2))
     axes.plot(data["t"], data["x"], color=BLUE, lw=2.6)
-    axes.text(
-        last / 2, data["x"][-1] - 0.08, f"$x_t$, at T still {data['x'][-1]:.3f}", ha="center", va="top", color=BLUE
-    )
+    axes.text(last / 2, data["x"][-1] - 0.08, f"$x_t$ at T: {data['x'][-1]:.3f}", ha="center", va="top", color=BLUE)
     axes.axhline(-1, color=GREY, lw=1)
     axes.text(last / 2, -0.97, "the best point, −1", ha="center", va="bottom", color=TEXT)
     rates = axes.twinx()

@@ -10,7 +10,7 @@ from dynabound.theory import problems
 from dynabound.theory.fast import Progress, race
 from dynabound.theory.framework import METHODS, SCHEMES, Floats, Method, Run, require
 from dynabound.theory.regret import regret
-from dynabound.theory.study import Study, first_below_0, make, spread, sqrt_or_constant
+from dynabound.theory.verdicts import Study, first_below_0, make, spread, sqrt_or_constant
 
 ALPHAS: Floats = np.logspace(-10, 10, 41)
 OUTCOMES = ("optimal", "trapped", "jumped past")
@@ -119,7 +119,7 @@ def _theorem_1_catches(
     for other in SCHEMES:
         shown = f"debiased, {sqrt_or_constant(other)}"
         adam("The debiased Adam is trapped as well (the paper's footnote)", shown, debias=True, scheme=other)
-    if numbers["beta2"] > 0.81:
+    if numbers["beta2"] > 0.9**2:  # β₁ must be below √β₂
         adam("Momentum does not free Adam", "β₁ = 0.9", beta1=0.9)
     adam("A small ε does not free Adam", "ε = 1e-3", eps=1e-3)
 

@@ -15,7 +15,7 @@ from dynabound.theory import problems
 from dynabound.theory.fast import Progress, race
 from dynabound.theory.framework import Method, bound_arrays, play, require
 from dynabound.theory.regret import corollary, corrected, decreases, regret, theorem_4
-from dynabound.theory.study import Study, spread
+from dynabound.theory.verdicts import Study, spread
 
 BOUNDED = ("AdaBound", "AMSBound")
 MOMENTA: tuple[dict[str, Any], ...] = (
@@ -213,7 +213,7 @@ def counterexample(
     other = dict(alpha=0.266 if alpha is None else alpha, beta2=0.5 if beta2 is None else beta2)
     study = Study(
         "counterexample",
-        "Theorems 4 and 5 against two counterexamples that meet their assumptions",
+        "Theorems 4 and 5 against two counterexamples",
         dict(smallest=small, savarese=dict(period=period, steps=steps, seeds=seeds, **other)),
     )
     met = all(_meets(problems.smallest_counterexample(horizon).method, horizon) for horizon in (4, 100))

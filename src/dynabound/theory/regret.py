@@ -138,6 +138,7 @@ def certificate(
         require(0 < value < np.inf, name, value, "a finite number > 0")
     require(0 <= beta1 < 1, "beta1", beta1, "in [0, 1)")
     found = bound_functions.certificate(bounds, gamma, final_lr, steps)
+    # β₂ plays no part here; the largest there is lets every β₁ pass.
     method = Method("AdaBound", beta1=beta1, beta2=np.nextafter(1.0, 0), beta1_decay=beta1_decay,
                     bounds=bounds, gamma=gamma, final_lr=final_lr)  # fmt: skip
     plan = schedule(method, steps)

@@ -14,7 +14,7 @@ import matplotlib
 
 from dynabound.theory import failures, guarantees
 from dynabound.theory.draw import draw
-from dynabound.theory.study import Study
+from dynabound.theory.verdicts import Study
 
 STUDIES: dict[str, Callable[..., Study]] = {
     "theorem-1": failures.theorem_1,

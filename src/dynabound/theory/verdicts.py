@@ -54,13 +54,7 @@ class Study:
 
     def as_dict(self) -> dict[str, Any]:
         """The study as numbers, strings, lists and dicts, for JSON."""
-        return {
-            "name": self.name,
-            "title": self.title,
-            "settings": self.settings,
-            "verdicts": [vars(verdict) for verdict in self.verdicts],
-            "data": plain(self.data),
-        }
+        return plain({**vars(self), "verdicts": [vars(verdict) for verdict in self.verdicts]})  # type: ignore[no-any-return]
 
 
 def _shown(value: Any) -> str:
