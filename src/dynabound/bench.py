@@ -46,9 +46,7 @@ WORKS: dict[str, Callable[[], Shapes]] = {
 REPETITIONS = {"resnet34": 40, "small": 100, "large": 15}
 
 
-def measure(
-    work: str, repetitions: int | None = None, progress: Callable[[int, int], None] = lambda *_: None
-) -> dict[str, Any]:
+def measure(work: str, repetitions: int | None = None, progress: Report = lambda done, of: None) -> dict[str, Any]:
     """Milliseconds per step of every contestant at ``work``, and what follows from them."""
     if work not in WORKS:
         raise ValueError(f"work={work!r}: must be one of {', '.join(WORKS)}")
@@ -73,14 +71,13 @@ def measure(
 
 
 def _contestants(params: list[torch.nn.Parameter]) -> dict[str, Step]:
-    adabound = AdaBound(params)
     contestants: dict[str, Step] = {
         "torch Adam fused": torch.optim.Adam(params, fused=True).step,
-        "dynabound AdaBound": adabound.step,
+        "dynabound AdaBound": AdaBound(params).step,
         "dynabound AMSBound": AMSBound(params).step,
     }
     if _fused.AVAILABLE:
-        contestants["streaming limit"] = _stream(params, adabound)
+        contestants["streaming limit"] = _stream(params)
     for name in PEERS:
         try:
             contestants[name] = importlib.import_module(name).AdaBound(params).step
@@ -89,7 +86,7 @@ def _contestants(params: list[torch.nn.Parameter]) -> dict[str, Step]:
     return contestants
 
 
-def _stream(params: list[torch.nn.Parameter], optimizer: AdaBound) -> Step:
+def _stream(params: list[torch.nn.Parameter]) -> Step:
     """The same bytes through the same threads, with next to no arithmetic, on copies: reads 4 numbers, writes 3."""
     lists: list[list[Tensor]] = [[torch.zeros_like(p, requires_grad=False) for p in params] for _ in range(4)]
     steps = [torch.zeros((), dtype=torch.int64) for _ in params]

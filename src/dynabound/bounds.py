@@ -24,6 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
@@ -38,8 +39,9 @@ Bounds: TypeAlias = "str | tuple[str, float, float] | BoundFunction"
 
 
 def _harmonic(x: Any) -> tuple[Any, Any]:
-    # x/(1+x) is 1 − 1/(x+1) without the cancellation that ruins it for small x = γt.
-    return x / (1 + x), 1 + 1 / x
+    # 1/(1 + 1/x) is 1 − 1/(x+1) without the cancellation that ruins it for small x = γt.
+    upper = 1 + 1 / x
+    return 1 / upper, upper
 
 
 def _exponential(x: Any) -> tuple[Any, Any]:
@@ -78,7 +80,7 @@ def check(bounds: Any) -> None:
             raise ValueError(f"bounds={bounds!r}: {allowed}")
         return
     numbers = bounds[1:]
-    if len(bounds) != 3 or bounds[0] != "constant" or not all(isinstance(n, (int, float)) for n in numbers):
+    if len(bounds) != 3 or bounds[0] != "constant" or not all(isinstance(n, Real) for n in numbers):
         raise ValueError(f"bounds={bounds!r}: {allowed}")
     if not 0 <= numbers[0] <= numbers[1] or math.isinf(numbers[0]):
         raise ValueError(f"bounds={bounds!r}: {allowed}")

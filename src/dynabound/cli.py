@@ -113,7 +113,7 @@ def _print_bench(report: dict[str, Any]) -> None:
         for name, cell in cells.items():
             rows.setdefault(name, []).append(cell)
     for name, row in rows.items():
-        table.add_row(name, *row, end_section=name in (list(works[0]["milliseconds"])[-1],))
+        table.add_row(name, *row, end_section=name == list(works[0]["milliseconds"])[-1])
     console.print(table)
     console.print(f"import dynabound takes {report['import_milliseconds']:.0f} ms after import torch")
 

@@ -204,6 +204,9 @@ def damaged(state, change):
         (lambda s: s["state"][0].pop("exp_avg"), "has no exp_avg"),
         (lambda s: s["state"][1].update(exp_avg_sq=torch.zeros(9)), r"shape \(9,\), the parameter \(8,\)"),
         (lambda s: s["param_groups"][0].update(lr=float("nan")), "lr=nan"),
+        (lambda s: s["param_groups"][0].update(base_lr=float("nan")), "base_lr=nan"),
+        (lambda s: s["state"][0].update(exp_avg=[1.0]), "exp_avg of parameter 0 is no tensor"),
+        (lambda s: s["state"][0].update(slow_buffer=torch.zeros(1)), "has also slow_buffer"),
         (lambda s: s["param_groups"][0]["params"].pop(), r"param groups of \[3\] parameters"),
         (lambda s: s["param_groups"].append({"params": []}), r"\[4, 0\] parameters, this optimizer of \[4\]"),
         (lambda s: s["param_groups"][0].pop("base_lr") and s["param_groups"][0].pop("amsbound"), "not a checkpoint"),
@@ -225,9 +228,9 @@ def test_a_bad_checkpoint_changes_nothing(change, message):
 
 def test_state_dict_hooks_see_and_replace_the_checkpoint():
     model = network()
-    optimizer = AdaBound(model.parameters())
+    optimizer = AdaBound(model.parameters(), state_dtype=torch.float64)
     train(model, optimizer, 2, seed=1)
-    calls = []
+    calls, seen = [], []
     optimizer.register_state_dict_pre_hook(lambda _: calls.append("save"))
     optimizer.register_state_dict_post_hook(lambda _, state: {**state, "note": 1})
     state = optimizer.state_dict()
@@ -239,8 +242,14 @@ def test_state_dict_hooks_see_and_replace_the_checkpoint():
         return {**state, "param_groups": groups}
 
     optimizer.register_load_state_dict_pre_hook(raise_lr)
-    optimizer.register_load_state_dict_post_hook(lambda _: calls.append("loaded"))
+
+    def loaded(optimizer):
+        calls.append("loaded")
+        seen.extend(entry["exp_avg"].dtype for entry in optimizer.state.values())
+
+    optimizer.register_load_state_dict_post_hook(loaded)
     optimizer.load_state_dict(state)
+    assert set(seen) == {torch.float64}  # a user's hook sees the moments as they were saved
     assert optimizer.param_groups[0]["lr"] == 0.5
     assert calls == ["save", "load", "loaded"]
 
@@ -300,6 +309,51 @@ def test_goes_on_from_pytorch_optimizer(weight_decouple, ams_bound, scheduler):
     )
     assert {int(entry["step"]) for entry in ours.state.values()} == {40}
     assert not {"ams_bound", "weight_decouple", "fixed_decay", "step"} & ours.param_groups[0].keys()
+
+
+def one_cycle(optimizer):
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=21)
+
+
+def test_one_cycle_does_not_pass_for_the_authors_base_rate():
+    """OneCycleLR overwrites initial_lr, and the authors' bounds go on scaling with the constructor's lr."""
+    options = dict(lr=2e-3, gamma=0.5)
+    ours = continues_as(
+        lambda params: adabound.AdaBound(params, **options), lambda params: AdaBound(params, lr=2e-3), one_cycle
+    )
+    assert ours.param_groups[0]["base_lr"] == 2e-3
+
+
+def test_a_warm_start_after_one_cycle_scales_by_the_peak():
+    model = network()
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+    train(model, adam, 20, seed=1, scheduler=one_cycle(adam))
+    ours = AdaBound(model.parameters())
+    ours.load_state_dict(adam.state_dict())
+    assert ours.param_groups[0]["lr"] < 1e-4
+    assert ours.param_groups[0]["base_lr"] == 1e-2
+
+
+@pytest.mark.parametrize("name", ["LaProp", "DiffGrad", "MARS", "SWATS", "ScheduleFreeAdamW", "AdaBelief"])
+def test_refuses_the_checkpoints_of_other_rules(name):
+    model = network()
+    theirs = getattr(pytorch_optimizer, name)(model.parameters())
+    theirs.train() if hasattr(theirs, "train") else None
+    train(model, theirs, 1, seed=1)
+    with pytest.raises(ValueError, match="checkpoint"):
+        AdaBound(model.parameters()).load_state_dict(theirs.state_dict())
+
+
+def test_moments_take_the_memory_order_of_the_parameter():
+    model = nn.Conv2d(3, 4, 3)
+    optimizer = AdaBound(model.parameters())
+    model(torch.randn(1, 3, 5, 5)).sum().backward()
+    optimizer.step()
+    other = nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    resumed = AdaBound(other.parameters())
+    resumed.load_state_dict(optimizer.state_dict())
+    assert resumed.state[other.weight]["exp_avg"].stride() == other.weight.stride()
+    assert torch.equal(resumed.state[other.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
 
 
 def test_refuses_what_it_cannot_go_on_with():

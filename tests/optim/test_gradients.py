@@ -58,7 +58,9 @@ def layouts():
         "overlapping-gradient": (torch.randn(4, 3), torch.randn(6).as_strided((4, 3), (1, 1))),
         "strided-parameter": (torch.randn(6, 8)[::2, ::2], torch.randn(3, 4)),
         "unaligned": (torch.randn(101)[1:], torch.randn(102)[2:]),
-        "negated-gradient": (torch.randn(5), torch.randn(5, dtype=torch.complex64).conj().imag),
+        "negated-gradient": (torch.randn(5), torch._neg_view(torch.randn(5))),
+        "negated-strided-gradient": (torch.randn(5), torch.randn(5, dtype=torch.complex64).conj().imag),
+        "symbolic-zeros": (torch.randn(5), torch._efficientzerotensor((5,))),  # a gradient without memory
         "size-one-dimension": (torch.randn(1, 7).t(), torch.randn(7, 1)),
     }
 
@@ -75,7 +77,7 @@ def test_any_memory_order(name, backend, cls):
     for scale in (1.0, -3.0, 0.5):
         p.grad = grad if scale == 1.0 else grad * scale
         optimizer.step()
-        reference.step(p.grad.double().numpy())
+        reference.step(p.grad.double().clone().numpy())
     np.testing.assert_allclose(p.detach().double().numpy(), reference.x, rtol=1e-5, atol=1e-6)
 
 
@@ -140,6 +142,66 @@ def test_a_gradient_of_another_shape_or_device_is_refused(backend):
     lists = [[params[0]], [torch.ones(3, device="meta")], *([torch.zeros(3)] for _ in range(2)), []]
     with pytest.raises(RuntimeError, match=r"gradient of shape .* on meta"):
         adabound(*lists, [torch.zeros((), dtype=torch.int64)], optimizer.param_groups[0])
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+def test_a_parameter_that_was_replaced_is_refused_before_anything_moves(backend):
+    params = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))]
+    optimizer = AdaBound(params, **backend)
+    for shape in ((4,), (5,)):
+        params[1].data = torch.ones(shape)
+        for p in params:
+            p.grad = torch.ones_like(p)
+        if shape == (4,):
+            optimizer.step()
+    before = params[0].detach().clone()
+    with pytest.raises(RuntimeError, match=r"parameter 1 .* moments of shape \(4,\)"):
+        optimizer.step()
+    assert torch.equal(params[0], before)
+    assert [int(optimizer.state[p]["step"]) for p in params] == [1, 1]
+
+
+def test_errors_name_complex_parameters_too():
+    p = nn.Parameter(torch.ones(3, dtype=torch.complex64))
+    optimizer = AdaBound([("phase", p)])
+    p.grad = torch.ones(3, dtype=torch.complex64).to_sparse()
+    with pytest.raises(RuntimeError, match="parameter 'phase'"):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "view", [lambda: torch._neg_view(torch.ones(3)), lambda: torch.ones(3, dtype=torch.complex64).conj()]
+)
+def test_a_parameter_that_is_a_lazy_view_is_refused(view):
+    with pytest.raises(ValueError, match="parameter 0 is a view"):
+        AdaBound([nn.Parameter(view())])
+
+
+@pytest.mark.parametrize("backend", backends())
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(box=(0.0, 1.7e308)),
+        dict(final_lr=1e300),
+        dict(bounds=("constant", 1e300, 1e300)),
+        dict(weight_decay=1e300),
+        dict(lr=1e300),
+        dict(eps=1e300),
+        dict(gamma=1e-300),
+        dict(gamma=1e308),
+    ],
+    ids=str,
+)
+def test_numbers_beyond_the_dtype_do_not_stop_a_step_halfway(options, backend):
+    """Every backend takes them, and with a zero gradient (and no decay of its own) nothing moves."""
+    p = nn.Parameter(torch.ones(3))
+    optimizer = AdaBound([p], **options, **backend)
+    for _ in range(2):
+        p.grad = torch.zeros(3)
+        optimizer.step()
+    assert int(optimizer.state[p]["step"]) == 2
+    if "weight_decay" not in options:
+        assert torch.equal(p, torch.ones(3))
 
 
 @pytest.mark.parametrize("backend", backends())

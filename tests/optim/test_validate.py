@@ -59,6 +59,22 @@ def test_fused_without_the_kernel_says_how_to_get_it(monkeypatch):
     assert p[0].item() == pytest.approx(0.999)
 
 
+def test_the_named_variants_do_not_contradict_themselves():
+    with pytest.raises(ValueError, match="amsbound=False: must be True for AMSBound"):
+        AMSBound([param()], amsbound=False)
+    with pytest.raises(ValueError, match="decoupled_weight_decay=False: must be True"):
+        AdaBoundW([param()], decoupled_weight_decay=False)
+    for cls in (AMSBound, AdaBoundW):
+        assert repr(cls([param()], **cls([param()], lr=0.5).defaults)) == repr(cls([param()], lr=0.5))
+
+
+def test_a_reused_group_starts_anew():
+    group = {"params": [param()], "lr": 1e-3}
+    AdaBound([group])
+    group["lr"] = 0.1
+    assert AdaBound([group]).param_groups[0]["base_lr"] == 0.1
+
+
 def test_differentiable_belongs_to_the_whole_optimizer():
     optimizer = AdaBound([param()])
     with pytest.raises(ValueError, match="differentiable=True: must be the constructor's"):
@@ -80,6 +96,9 @@ def test_edges_of_what_is_allowed():
 
 def test_numbers_are_kept_as_primitives():
     numpy = pytest.importorskip("numpy")
+    bounds = ("constant", numpy.float32(0.5), numpy.float64(2))
+    group = AdaBound([param()], bounds=bounds).param_groups[0]
+    assert [type(v) for v in group["bounds"]] == [str, float, float]
     group = AdaBound(
         [param()], lr=numpy.float32(0.5), final_lr=numpy.float64(1), betas=[numpy.float32(0.5), 0]
     ).param_groups[0]

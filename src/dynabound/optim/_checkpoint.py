@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from dynabound.optim._validate import normalize
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 # Names of other packages' hyper-parameters, which live on under ours.
 _FOREIGN = ("amsgrad", "ams_bound", "weight_decouple", "fixed_decay", "adam_debias", "step")
+_NEEDED = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
 
@@ -31,27 +33,26 @@ def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> d
     translated = [_translate_group(saved, own) for saved, own in zip(groups, own_groups, strict=True)]
     state = {key: dict(entry) for key, entry in state_dict["state"].items() if entry}
     for saved in groups:
-        for key in saved["params"]:
-            if key in state and "step" in saved:  # pytorch_optimizer counts once per group
+        for key in state.keys() & set(saved["params"]):
+            if "step" in saved:  # pytorch_optimizer counts once per group
                 state[key]["step"] = saved["step"]
     for key, entry in state.items():
-        missing = [name for name in ("step", "exp_avg", "exp_avg_sq") if name not in entry]
-        if missing:
-            raise ValueError(f"the checkpoint's state of parameter {key!r} has no {', '.join(missing)}")
-        entry["step"] = torch.as_tensor(entry["step"]).to(torch.int64, copy=True)
+        _check_entry(key, entry)
+        entry["step"] = torch.as_tensor(entry["step"]).to(torch.int64)
     return {**state_dict, "state": state, "param_groups": translated}
 
 
 def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     own = {key: value for key, value in own.items() if key != "params"}
-    if "base_lr" in saved:
+    if "base_lr" in saved and "bounds" in saved:
         changes = {"bounds": _bounds(saved["bounds"], own["bounds"])}
     elif "final_lr" in saved and "amsbound" in saved:  # adabound, torch_optimizer
         changes = {"base_lr": _initial_lr(saved, own["base_lr"])}
-    elif "ams_bound" in saved:
+    elif "final_lr" in saved and "ams_bound" in saved:
         changes = {"base_lr": _initial_lr(saved, own["base_lr"]), **_from_pytorch_optimizer(saved)}
     elif "amsgrad" in saved:  # torch.optim.Adam, AdamW
-        changes = {"base_lr": _initial_lr(saved, float(saved["lr"])), "amsbound": saved["amsgrad"] or own["amsbound"]}
+        peak = float(saved["max_lr"]) if "max_lr" in saved else _initial_lr(saved, float(saved["lr"]))
+        changes = {"base_lr": peak, "amsbound": saved["amsgrad"] or own["amsbound"]}
     else:
         raise ValueError(
             f"not a checkpoint that AdaBound can go on from: its groups hold {sorted(saved)}; known are those of "
@@ -59,7 +60,19 @@ def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, An
         )
     saved = {key: value for key, value in saved.items() if key not in _IMPLEMENTATION + _FOREIGN}
     group = {**own, **saved, **changes}
+    if not (isinstance(group["base_lr"], float) and 0 <= group["base_lr"] < math.inf):
+        raise ValueError(f"base_lr={group['base_lr']!r}: must be a finite number >= 0; the checkpoint is damaged")
     return {**group, **normalize(group)}
+
+
+def _check_entry(key: Any, entry: dict[str, Any]) -> None:
+    missing, unknown = _NEEDED - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
+    if missing or unknown:
+        what = f"no {', '.join(sorted(missing))}" if missing else f"also {', '.join(sorted(unknown))}"
+        raise ValueError(f"the checkpoint's state of parameter {key!r} has {what}: it is not Adam's or AdaBound's")
+    for name in _MOMENTS & entry.keys():
+        if not isinstance(entry[name], Tensor):
+            raise ValueError(f"the checkpoint's {name} of parameter {key!r} is no tensor: it is damaged")
 
 
 def _bounds(saved: Any, own: Any) -> Any:
@@ -75,7 +88,8 @@ def _bounds(saved: Any, own: Any) -> Any:
 def _initial_lr(saved: dict[str, Any], otherwise: float) -> float:
     """The rate that other packages scale their bounds by is not in their checkpoints, but schedulers leave it there.
 
-    Not those that choose it themselves (OneCycleLR, CyclicLR), which leave a ``max_lr`` beside it.
+    Not OneCycleLR, which chooses a rate of its own and leaves a ``max_lr`` beside it. CyclicLR does so too, and leaves
+    no trace.
     """
     return otherwise if "initial_lr" not in saved or "max_lr" in saved else float(saved["initial_lr"])
 
@@ -110,5 +124,10 @@ def restore(entry: dict[str, Any], param: Tensor, dtype: torch.dtype, step_devic
     torch's load_state_dict would round the moments to the parameter's dtype, share its tensors with the checkpoint,
     and turn the step into a float32, which stops counting at 2**24.
     """
-    moments = {name: entry[name].to(param.device, dtype, copy=True) for name in sorted(_MOMENTS & entry.keys())}
+    moments = {}
+    for name in sorted(_MOMENTS & entry.keys()):
+        moment = entry[name].to(param.device, dtype, copy=True)
+        if type(moment) is Tensor and moment.stride() != param.stride():
+            moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel wants
+        moments[name] = moment
     return {**entry, **moments, "step": entry["step"].to(step_device, copy=True)}

@@ -299,6 +299,8 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out, int64_t **
         memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
+    if (out->count && (!p.data || !g.data || !m.data || !v.data || (ams && !vmax.data)))
+        return -1; /* a tensor without memory: freed storage, or torch's symbolic zeros */
     out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
     *step = s.data;
     for (int kind = 0; kind < STREAM; kind++)
@@ -390,11 +392,11 @@ static PyObject *apply(PyObject *args, int stream) {
         fits = found >= 0 && found == kind && (!stream || kind == 0);
         total += tensors[k].count;
     }
+    const int ams = PyList_Size(lists.vmax) > 0;
     if (fits) {
         for (Py_ssize_t k = 0; k < count; k++) ++*steps[k];
         Py_BEGIN_ALLOW_THREADS
-        run(UPDATES[stream ? STREAM : kind][level], tensors, count, total, &s, PyList_Size(lists.vmax) > 0,
-            s.l2 != 0, threads);
+        run(UPDATES[stream ? STREAM : kind][level], tensors, count, total, &s, ams, s.l2 != 0, threads);
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(tensors);

@@ -37,11 +37,16 @@ def read_lr(group: Mapping[str, Any]) -> float | Tensor:
     lr: float | Tensor = group["lr"]
     if isinstance(lr, Tensor):
         if group["capturable"] or group["differentiable"] or torch.compiler.is_compiling():
-            return lr.squeeze()
+            return exactly(lr.squeeze())
         lr = lr.item()
     if not torch.compiler.is_compiling() and not 0 <= lr < math.inf:
         raise ValueError(f"lr={lr!r}: must be a finite number >= 0; it was changed after construction")
     return lr
+
+
+def exactly(scalar: Tensor) -> Tensor:
+    """A captured number in float64, in which steps count exactly; not every accelerator has it."""
+    return scalar.to(torch.float64 if scalar.device.type in ("cpu", "cuda") else torch.float32)
 
 
 def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dtype: torch.dtype) -> Scalars:
@@ -54,8 +59,8 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
         step_size = lr * lib.sqrt(1 - group["betas"][1] ** step) / correction1
     final_lr = group["final_lr"] * _schedule(lr, group["base_lr"])
     lower, upper = bounds.evaluate(group["bounds"], group["gamma"], step)
-    # An upper bound beyond the dtype (infinity means Adam) becomes its largest number: ∞ · 0 would be NaN.
-    lower, upper = lower * final_lr, _at_most(_at_most(upper, limits.max) * final_lr, limits.max)
+    # An upper bound of infinity (Adam) becomes the largest number: ∞ · 0 would be NaN.
+    lower, upper = lower * final_lr, _at_most(upper, limits.max) * final_lr
     if group["sqrt_decay"]:
         root = lib.sqrt(step)
         step_size, lower, upper = step_size / root, lower / root, upper / root
@@ -64,18 +69,18 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
         low, high = -math.inf, math.inf  # a step at lr = 0 moves nothing
     decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
     values = Scalars(
-        step_size=step_size,
-        lower=lower,
-        upper=upper,
+        step_size=_at_most(step_size, limits.max),
+        lower=_at_most(lower, limits.max),
+        upper=_at_most(upper, limits.max),
         beta1=beta1,
         beta2=group["betas"][1],
         # The smallest normal number is lost against any √v but 0: it only keeps 0/0 from being NaN.
-        eps=max(group["eps"], limits.tiny),
+        eps=min(max(group["eps"], limits.tiny), limits.max),
         shrink=1 - lr * decay if decoupled else 1.0,
-        l2=0.0 if decoupled else decay,
+        l2=0.0 if decoupled else min(decay, limits.max),
         sign=-1.0 if group["maximize"] else 1.0,
-        low=low,
-        high=high,
+        low=low if low >= -limits.max else -math.inf,
+        high=high if high <= limits.max else math.inf,
     )
     return Scalars._make(value.to(dtype) if isinstance(value, Tensor) else value for value in values)
 

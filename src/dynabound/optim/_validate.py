@@ -43,7 +43,10 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
         if low > high:
             raise ValueError(f"box={group['box']!r}: must be {allowed}")
     bounds.check(group["bounds"])
-    checked["bounds"] = tuple(group["bounds"]) if isinstance(group["bounds"], list) else group["bounds"]
+    checked["bounds"] = group["bounds"]
+    if isinstance(group["bounds"], (tuple, list)):
+        name, lower, upper = group["bounds"]
+        checked["bounds"] = (name, float(lower), float(upper))
     checked["state_dtype"] = _state_dtype(group["state_dtype"])
     for name in _FLAGS:
         checked[name] = _flag(name, group[name], "True or False", bool)
@@ -53,8 +56,14 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
     return checked
 
 
-def check_fused(group: dict[str, Any]) -> None:
-    """Raise if the fused kernel was asked for and cannot serve the group's parameters."""
+def check_params(group: dict[str, Any]) -> None:
+    """Raise if a parameter cannot be updated in place, or not by the fused kernel if that was asked for."""
+    for index, param in enumerate(group["params"]):
+        if param.is_neg() or param.is_conj():
+            raise ValueError(
+                f"parameter {index} is a view that torch negates or conjugates as it reads it: "
+                "use resolve_neg() or resolve_conj() to make it memory of its own"
+            )
     if not group["fused"]:
         return
     if not _fused.AVAILABLE:
@@ -84,9 +93,7 @@ def _check_backends(group: dict[str, Any]) -> None:
 def _number(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> float | Tensor:
     message = f"{name}={value!r}: must be {allowed}"
     if name == "lr" and isinstance(value, Tensor):
-        if value.numel() != 1:
-            raise ValueError(message)
-        if value.device.type != "meta" and not legal(value.item()):
+        if value.numel() != 1 or not legal(value.item()):
             raise ValueError(message)
         return value
     if isinstance(value, bool) or not isinstance(value, Real):

@@ -14,8 +14,8 @@ from typing_extensions import Unpack
 
 from dynabound.bounds import Bounds
 from dynabound.optim import _checkpoint, _foreach, _fused, _loop
-from dynabound.optim._scalars import read_lr, scalars
-from dynabound.optim._validate import check_fused, normalize
+from dynabound.optim._scalars import exactly, read_lr, scalars
+from dynabound.optim._validate import check_params, normalize
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
@@ -150,25 +150,19 @@ class AdaBound(Optimizer):
             raise ValueError(f"differentiable={checked['differentiable']}: must be the constructor's for all groups")
         super().add_param_group(param_group)
         try:
-            check_fused(self.param_groups[-1])
+            check_params(self.param_groups[-1])
         except (RuntimeError, ValueError):
             self.param_groups.pop()
             raise
         param_group.update(checked)
         lr = checked["lr"]
-        param_group.setdefault("base_lr", lr.detach().item() if isinstance(lr, Tensor) else lr)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:
-            for name, value in self.defaults.items():
-                group.setdefault(name, value)
+        param_group["base_lr"] = lr.detach().item() if isinstance(lr, Tensor) else lr
 
     def state_dict(self) -> dict[str, Any]:
         """The state as primitives and tensors; a callable ``bounds`` is left out (None)."""
         state_dict = super().state_dict()
         for group in state_dict["param_groups"]:
-            if callable(group["bounds"]):
+            if callable(group.get("bounds")):
                 group["bounds"] = None
         return state_dict
 
@@ -177,7 +171,8 @@ class AdaBound(Optimizer):
         """Load a checkpoint of this class, of another AdaBound, or of torch's Adam: see docs/migration.md.
 
         The tensors are copied, and the moments keep their precision: torch alone would round them to the parameter's.
-        How to compute (``foreach``, ``fused``, ``capturable``, ``differentiable``) stays as constructed.
+        The rule is the checkpoint's, ``amsbound`` and the kind of weight decay included; how to compute (``foreach``,
+        ``fused``, ``capturable``, ``differentiable``) stays as constructed.
         """
         entries: dict[Tensor, dict[str, Any]] = {}
 
@@ -242,7 +237,7 @@ class AdaBound(Optimizer):
         Args:
             closure: reevaluates the model and returns the loss.
         """
-        self._accelerator_graph_capture_health_check()
+        _check_capture(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -276,9 +271,12 @@ class AMSBound(AdaBound):
         gamma: float = 1e-3,
         eps: float = 1e-8,
         weight_decay: float = 0,
+        amsbound: bool = True,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(params, lr, betas, final_lr, gamma, eps, weight_decay, True, **options)
+        if not amsbound:
+            raise ValueError(f"amsbound={amsbound!r}: must be True for AMSBound; use AdaBound")
+        super().__init__(params, lr, betas, final_lr, gamma, eps, weight_decay, amsbound, **options)
 
 
 class AdaBoundW(AdaBound):
@@ -341,6 +339,10 @@ def adabound(
         backend(*arguments)
 
 
+# Renamed in torch 2.11.
+_check_capture: Callable[[Optimizer], None] = (
+    getattr(Optimizer, "_accelerator_graph_capture_health_check", None) or Optimizer._cuda_graph_capture_health_check
+)
 _Update: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
 
 
@@ -351,13 +353,15 @@ def _plan(lists: _Lists, group: Mapping[str, Any]) -> list[_Update]:
     lr = read_lr(group)
     capture = group["capturable"] or torch.compiler.is_compiling()
     if any([param.is_complex() for param in lists[0]]):
+        for param, grad, exp_avg in zip(*lists[:3], strict=True):
+            _check_shapes(param, grad, exp_avg, group)  # now, while the error can still name the parameter
         # Autograd may leave a gradient as a lazy conjugate, which has no real view.
         lists = (lists[0], [grad.resolve_conj() for grad in lists[1]], *lists[2:])
         lists = cast(_Lists, tuple([_real(tensor) for tensor in tensors] for tensors in lists))
     parts: dict[tuple[Any, ...], list[int]] = {}
     for index, key in enumerate(_keys(lists, group, capture)):
         parts.setdefault(key, []).append(index)
-    return [(_BACKENDS[key[0]].update, _arguments(lists, part, group, lr, capture)) for key, part in parts.items()]
+    return [(_BACKENDS[key[0]].update, _arguments(lists, part, group, lr, key[1])) for key, part in parts.items()]
 
 
 def _keys(lists: _Lists, group: Mapping[str, Any], capture: bool) -> list[tuple[Any, ...]]:
@@ -370,14 +374,15 @@ def _keys(lists: _Lists, group: Mapping[str, Any], capture: bool) -> list[tuple[
     keys: list[tuple[Any, ...]] = []
     for index, fused in enumerate(found):
         if fused is not None:
-            keys.append(("fused", *fused))
+            keys.append(("fused", fused[1], fused[0]))
             continue
         param, grad, exp_avg, step = lists[0][index], lists[1][index], lists[2][index], lists[5][index]
-        _check_gradient(param, grad, group)
+        _check_shapes(param, grad, exp_avg, group)
         backend = "foreach" if group["foreach"] or (not loop and _prefers_foreach(param)) else "loop"
+        count = None if capture else int(step.item())
         # A captured step count cannot be read: the loop then takes one parameter at a time, foreach a vector of counts.
-        count = (index if backend == "loop" else None) if capture else step.item()
-        keys.append((backend, count, param.dtype, exp_avg.dtype, param.device, type(param)))
+        apart = index if capture and backend == "loop" else None
+        keys.append((backend, count, apart, param.dtype, exp_avg.dtype, param.device, type(param)))
     return keys
 
 
@@ -388,8 +393,9 @@ def _prefers_foreach(param: Tensor) -> bool:
     return param.device.type in _FOREACH_DEVICES
 
 
-def _check_gradient(param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> None:
-    if grad.layout is torch.strided and grad.shape == param.shape and grad.device == param.device:
+def _check_shapes(param: Tensor, grad: Tensor, exp_avg: Tensor, group: Mapping[str, Any]) -> None:
+    like = grad.layout is torch.strided and grad.shape == param.shape and grad.device == param.device
+    if like and exp_avg.shape == param.shape:
         return
     names = group.get("param_names", range(len(group.get("params", ()))))
     name = next((repr(n) for n, other in zip(names, group.get("params", ()), strict=True) if other is param), "?")
@@ -402,6 +408,11 @@ def _check_gradient(param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> No
             f"{where} has a sparse gradient ({grad.layout}), but needs a dense one: use sparse=False in the embedding, "
             "or torch.optim.SparseAdam for this parameter; nothing was updated"
         )
+    if like:
+        raise RuntimeError(
+            f"{where} has moments of shape {tuple(exp_avg.shape)}: it was replaced by one of another shape; "
+            "construct a new optimizer; nothing was updated"
+        )
     raise RuntimeError(
         f"{where} has a gradient of shape {tuple(grad.shape)} on {grad.device}: shape and device must be the "
         "parameter's; nothing was updated"
@@ -409,20 +420,18 @@ def _check_gradient(param: Tensor, grad: Tensor, group: Mapping[str, Any]) -> No
 
 
 def _arguments(
-    lists: _Lists, indices: list[int], group: Mapping[str, Any], lr: float | Tensor, capture: bool
+    lists: _Lists, indices: list[int], group: Mapping[str, Any], lr: float | Tensor, count: int | None
 ) -> tuple[Any, ...]:
+    """What a backend takes; ``count`` is the number of steps done, or None where it must be captured."""
     whole = len(indices) == len(lists[0])
     chosen = lists if whole else [[tensors[i] for i in indices] if tensors else [] for tensors in lists]
     params, _, exp_avgs, _, _, steps = chosen
     dtype = torch.promote_types(torch.promote_types(params[0].dtype, exp_avgs[0].dtype), torch.float32)
-    step: int | Tensor
-    if capture:
-        # float64 counts exactly; not every accelerator has it.
-        exact = torch.float64 if steps[0].device.type in ("cpu", "cuda") else torch.float32
-        step = (torch.stack(steps) if len(steps) > 1 else steps[0]).to(exact) + 1
+    if count is None:
+        t: int | Tensor = exactly(torch.stack(steps) if len(steps) > 1 else steps[0])
     else:
-        step = int(steps[0].item()) + 1
-    return *chosen, scalars(group, lr, step, dtype), dtype
+        t = count
+    return *chosen, scalars(group, lr, t + 1, dtype), dtype
 
 
 def _real(tensor: Tensor) -> Tensor:
