@@ -169,12 +169,10 @@ def test_errors_name_complex_parameters_too():
         optimizer.step()
 
 
-@pytest.mark.parametrize(
-    "view", [lambda: torch._neg_view(torch.ones(3)), lambda: torch.ones(3, dtype=torch.complex64).conj()]
-)
-def test_a_parameter_that_is_a_lazy_view_is_refused(view):
-    with pytest.raises(ValueError, match="parameter 0 is a view"):
-        AdaBound([nn.Parameter(view())])
+def test_a_parameter_that_is_a_lazy_view_is_refused():
+    for view in (torch._neg_view(torch.ones(3)), torch.ones(3, dtype=torch.complex64).conj()):
+        with pytest.raises(ValueError, match="parameter 0 is a view"):
+            AdaBound([nn.Parameter(view)])
 
 
 @pytest.mark.parametrize("backend", backends())
