@@ -83,9 +83,11 @@ INLINE uint16_t store_f16(float x) {
 
 /* ---- the rule ---- */
 
-/* One body per pair of parameter type P and state type S, computing in R; ams and decay are constants at every call. */
+/* One body per pair of parameter type P and state type S, computing in R; ams and plain are constants at every call.
+ * Plain means that sign, l2, shrink, low and high are neutral: leaving them out changes no bit, and saves a tenth of the
+ * arithmetic. */
 #define DEFINE_BODY(NAME, P, LOAD_P, STORE_P, S, LOAD_S, STORE_S, R, SQRT)                                        \
-    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int l2) { \
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) { \
         P *RESTRICT p = (P *)t->p;                                                                                \
         const P *RESTRICT g_in = (const P *)t->g;                                                                 \
         S *RESTRICT m_io = (S *)t->m;                                                                             \
@@ -95,8 +97,9 @@ INLINE uint16_t store_f16(float x) {
                 beta1 = (R)s->beta1, rest1 = (R)(1 - s->beta1), beta2 = (R)s->beta2, rest2 = (R)(1 - s->beta2),   \
                 shrink = (R)s->shrink, decay = (R)s->l2, sign = (R)s->sign, low = (R)s->low, high = (R)s->high;   \
         for (Py_ssize_t i = from; i < to; i++) {                                                                  \
-            R x = LOAD_P(p[i]), g = sign * LOAD_P(g_in[i]);                                                       \
-            if (l2) g += decay * x;                                                                               \
+            R x = LOAD_P(p[i]), g = LOAD_P(g_in[i]);                                                              \
+            if (!plain) g = sign * g;                                                                             \
+            if (!plain && decay != 0) g += decay * x;                                                             \
             R m = beta1 * LOAD_S(m_io[i]) + rest1 * g;                                                            \
             R v = beta2 * LOAD_S(v_io[i]) + rest2 * (g * g);                                                      \
             m_io[i] = STORE_S(m);                                                                                 \
@@ -109,9 +112,9 @@ INLINE uint16_t store_f16(float x) {
             R rate = step_size / (SQRT(v) + eps);                                                                 \
             rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */     \
             rate = rate > upper ? upper : rate;                                                                   \
-            x = shrink * x - rate * m;                                                                            \
-            x = x < low ? low : x;                                                                                \
-            x = x > high ? high : x;                                                                              \
+            x = (plain ? x : shrink * x) - rate * m;                                                              \
+            if (!plain) x = x < low ? low : x;                                                                    \
+            if (!plain) x = x > high ? high : x;                                                                  \
             p[i] = STORE_P(x);                                                                                    \
         }                                                                                                         \
     }
@@ -120,19 +123,19 @@ typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, 
 
 #define DEFINE_FOR(NAME, ISA, TARGET)                                                                             \
     TARGET static void NAME##_##ISA(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams,   \
-                                    int l2) {                                                                     \
-        if (ams && l2) NAME##_body(t, from, to, s, 1, 1);                                                         \
+                                    int plain) {                                                                  \
+        if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                      \
         else if (ams) NAME##_body(t, from, to, s, 1, 0);                                                          \
-        else if (l2) NAME##_body(t, from, to, s, 0, 1);                                                           \
+        else if (plain) NAME##_body(t, from, to, s, 0, 1);                                                        \
         else NAME##_body(t, from, to, s, 0, 0);                                                                   \
     }
 
 /* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and no arithmetic to speak of. */
-INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int l2) {
+INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {
     float *RESTRICT p = (float *)t->p, *RESTRICT m = (float *)t->m, *RESTRICT v = (float *)t->v;
     const float *RESTRICT g = (const float *)t->g;
     const float sign = (float)s->sign;
-    (void)ams, (void)l2;
+    (void)ams, (void)plain;
     for (Py_ssize_t i = from; i < to; i++) {
         float x = sign * g[i];
         m[i] = m[i] + x;
@@ -191,16 +194,17 @@ static int best_level(void) {
 
 /* Update elements [from, to) of the concatenation of all tensors. */
 static void walk(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t from, Py_ssize_t to,
-                 const Scalars *s, int ams, int l2) {
+                 const Scalars *s, int ams, int plain) {
     for (Py_ssize_t k = 0, start = 0; k < count && start < to; start += tensors[k++].count) {
         Py_ssize_t first = from > start ? from - start : 0;
         Py_ssize_t last = to - start < tensors[k].count ? to - start : tensors[k].count;
-        if (first < last) update(&tensors[k], first, last, s, ams, l2);
+        if (first < last) update(&tensors[k], first, last, s, ams, plain);
     }
 }
 
 static void run(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t total, const Scalars *s, int ams,
-                int l2, int threads) {
+                int threads) {
+    int plain = s->sign == 1 && s->l2 == 0 && s->shrink == 1 && s->low == -INFINITY && s->high == INFINITY;
     if (threads > total / ELEMENTS_PER_THREAD) threads = (int)(total / ELEMENTS_PER_THREAD);
 #ifdef _OPENMP
     if (threads > 1) {
@@ -209,12 +213,12 @@ static void run(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize
             Py_ssize_t team = omp_get_num_threads(), me = omp_get_thread_num();
             Py_ssize_t share = (total / team + SPLIT - 1) / SPLIT * SPLIT;
             Py_ssize_t from = me * share, to = me == team - 1 ? total : from + share;
-            walk(update, tensors, count, from, to < total ? to : total, s, ams, l2);
+            walk(update, tensors, count, from, to < total ? to : total, s, ams, plain);
         }
         return;
     }
 #endif
-    walk(update, tensors, count, 0, total, s, ams, l2);
+    walk(update, tensors, count, 0, total, s, ams, plain);
 }
 
 /* ---- tensors, as DLPack (github.com/dmlc/dlpack) lays them out ---- */
@@ -357,15 +361,23 @@ static PyObject *scan(PyObject *self, PyObject *args) {
     (void)self;
     if (!PyArg_ParseTuple(args, LISTS_FORMAT, LISTS_ARGUMENTS(lists)) || !check_lists(&lists)) return NULL;
     Py_ssize_t count = PyList_Size(lists.p);
-    PyObject *keys = PyList_New(count);
+    PyObject *keys = PyList_New(count), *last = NULL; /* neighbours mostly have equal keys: let them share one */
+    int last_kind = -1;
+    int64_t last_step = 0;
     for (Py_ssize_t k = 0; keys && k < count; k++) {
         Tensor tensor;
         int64_t *step = NULL;
         int kind = read_tensor(&lists, k, &tensor, &step);
         int negated = kind < 0 ? 0 : is_negated(PyList_GetItem(lists.g, k));
-        PyObject *key = negated < 0                ? NULL
-                        : kind < 0 || negated ? Py_NewRef(Py_None)
-                                                   : Py_BuildValue("iL", kind, (long long)*step);
+        PyObject *key = NULL;
+        if (negated == 0 && kind >= 0 && last && kind == last_kind && *step == last_step) {
+            key = Py_NewRef(last);
+        } else if (negated == 0 && kind >= 0) {
+            key = last = Py_BuildValue("iL", kind, (long long)*step); /* borrowed from the list from here on */
+            last_kind = kind, last_step = *step;
+        } else if (negated >= 0) {
+            key = Py_NewRef(Py_None);
+        }
         if (!key) Py_CLEAR(keys);
         else PyList_SetItem(keys, k, key);
     }
@@ -396,7 +408,7 @@ static PyObject *apply(PyObject *args, int stream) {
     if (fits) {
         for (Py_ssize_t k = 0; k < count; k++) ++*steps[k];
         Py_BEGIN_ALLOW_THREADS
-        run(UPDATES[stream ? STREAM : kind][level], tensors, count, total, &s, ams, s.l2 != 0, threads);
+        run(UPDATES[stream ? STREAM : kind][level], tensors, count, total, &s, ams, threads);
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(tensors);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict, cast, overload
 
 import torch
@@ -204,6 +204,7 @@ class AdaBound(Optimizer):
         steps: list[Tensor],
     ) -> None:
         """Collect what has a gradient. The name and the lists are torch's convention, which torch.compile relies on."""
+        amsbound = group["amsbound"]
         for param in group["params"]:
             grad = param.grad
             if grad is None:
@@ -220,7 +221,7 @@ class AdaBound(Optimizer):
             exp_avgs.append(state["exp_avg"])
             exp_avg_sqs.append(state["exp_avg_sq"])
             steps.append(state["step"])
-            if group["amsbound"]:
+            if amsbound:
                 if "max_exp_avg_sq" not in state:  # the first step, or a warm start from plain Adam
                     state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
                 max_exp_avg_sqs.append(state["max_exp_avg_sq"])
@@ -352,38 +353,48 @@ def _plan(lists: _Lists, group: Mapping[str, Any]) -> list[_Update]:
         return []
     lr = read_lr(group)
     capture = group["capturable"] or torch.compiler.is_compiling()
-    if any([param.is_complex() for param in lists[0]]):
-        for param, grad, exp_avg in zip(*lists[:3], strict=True):
-            _check_shapes(param, grad, exp_avg, group)  # now, while the error can still name the parameter
-        # Autograd may leave a gradient as a lazy conjugate, which has no real view.
-        lists = (lists[0], [grad.resolve_conj() for grad in lists[1]], *lists[2:])
-        lists = cast(_Lists, tuple([_real(tensor) for tensor in tensors] for tensors in lists))
-    parts: dict[tuple[Any, ...], list[int]] = {}
-    for index, key in enumerate(_keys(lists, group, capture)):
-        parts.setdefault(key, []).append(index)
+    scan = _fused.scan if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group)) else _find_none
+    found = scan(*lists)
+    if None in found and any([param.is_complex() for param in lists[0]]):
+        lists = _real_views(lists, group)
+        found = scan(*lists)
+    parts = _partition(found, lists, group, capture)
     return [(_BACKENDS[key[0]].update, _arguments(lists, part, group, lr, key[1])) for key, part in parts.items()]
 
 
-def _keys(lists: _Lists, group: Mapping[str, Any], capture: bool) -> list[tuple[Any, ...]]:
-    """For each parameter its backend and all that a backend call must have in common: step count, kind of tensor."""
-    found: list[tuple[int, int] | None] = [None] * len(lists[0])
-    # As in torch, foreach=False or fused=False asks for the loop.
-    loop = group["differentiable"] or (False in (group["foreach"], group["fused"]) and not group["fused"])
-    if _fused.AVAILABLE and not (loop or capture or group["foreach"]):
-        found = _fused.scan(*lists)
-    keys: list[tuple[Any, ...]] = []
+def _wants_loop(group: Mapping[str, Any]) -> bool:
+    """As in torch, foreach=False or fused=False asks for the loop."""
+    return group["differentiable"] or (False in (group["foreach"], group["fused"]) and not group["fused"])
+
+
+def _find_none(params: list[Tensor], *others: list[Tensor]) -> list[tuple[int, int] | None]:
+    return [None] * len(params)
+
+
+def _partition(
+    found: list[tuple[int, int] | None], lists: _Lists, group: Mapping[str, Any], capture: bool
+) -> dict[tuple[Any, ...], Sequence[int]]:
+    """Which parameters one backend call can update together.
+
+    The key begins with the backend and the step count; the rest is whatever else they must have in common.
+    """
+    if found[0] is not None and found.count(found[0]) == len(found):  # the usual case on a CPU
+        return {("fused", found[0][1]): range(len(found))}
+    parts: dict[tuple[Any, ...], list[int]] = {}
     for index, fused in enumerate(found):
-        if fused is not None:
-            keys.append(("fused", fused[1], fused[0]))
-            continue
-        param, grad, exp_avg, step = lists[0][index], lists[1][index], lists[2][index], lists[5][index]
-        _check_shapes(param, grad, exp_avg, group)
-        backend = "foreach" if group["foreach"] or (not loop and _prefers_foreach(param)) else "loop"
-        count = None if capture else int(step.item())
-        # A captured step count cannot be read: the loop then takes one parameter at a time, foreach a vector of counts.
-        apart = index if capture and backend == "loop" else None
-        keys.append((backend, count, apart, param.dtype, exp_avg.dtype, param.device, type(param)))
-    return keys
+        key = ("fused", fused[1], fused[0]) if fused is not None else _key(index, lists, group, capture)
+        parts.setdefault(key, []).append(index)
+    return cast("dict[tuple[Any, ...], Sequence[int]]", parts)
+
+
+def _key(index: int, lists: _Lists, group: Mapping[str, Any], capture: bool) -> tuple[Any, ...]:
+    param, grad, exp_avg, step = lists[0][index], lists[1][index], lists[2][index], lists[5][index]
+    _check_shapes(param, grad, exp_avg, group)
+    foreach = group["foreach"] or (not _wants_loop(group) and _prefers_foreach(param))
+    count = None if capture else int(step.item())
+    # A captured step count cannot be read: the loop then takes one parameter at a time, foreach a vector of counts.
+    apart = index if capture and not foreach else None
+    return "foreach" if foreach else "loop", count, apart, param.dtype, exp_avg.dtype, param.device, type(param)
 
 
 def _prefers_foreach(param: Tensor) -> bool:
@@ -420,7 +431,7 @@ def _check_shapes(param: Tensor, grad: Tensor, exp_avg: Tensor, group: Mapping[s
 
 
 def _arguments(
-    lists: _Lists, indices: list[int], group: Mapping[str, Any], lr: float | Tensor, count: int | None
+    lists: _Lists, indices: Sequence[int], group: Mapping[str, Any], lr: float | Tensor, count: int | None
 ) -> tuple[Any, ...]:
     """What a backend takes; ``count`` is the number of steps done, or None where it must be captured."""
     whole = len(indices) == len(lists[0])
@@ -434,8 +445,14 @@ def _arguments(
     return *chosen, scalars(group, lr, t + 1, dtype), dtype
 
 
-def _real(tensor: Tensor) -> Tensor:
-    return torch.view_as_real(tensor) if tensor.is_complex() else tensor
+def _real_views(lists: _Lists, group: Mapping[str, Any]) -> _Lists:
+    """Complex tensors as real ones with a last dimension of 2."""
+    for param, grad, exp_avg in zip(*lists[:3], strict=True):
+        _check_shapes(param, grad, exp_avg, group)  # now, while the error can still name the parameter
+    # Autograd may leave a gradient as a lazy conjugate, which has no real view.
+    lists = (lists[0], [grad.resolve_conj() for grad in lists[1]], *lists[2:])
+    views = [[torch.view_as_real(t) if t.is_complex() else t for t in tensors] for tensors in lists]
+    return cast(_Lists, tuple(views))
 
 
 def _state_dtype(group: Mapping[str, Any], param: Tensor) -> torch.dtype:
