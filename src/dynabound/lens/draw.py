@@ -118,6 +118,7 @@ def evolution(history: History, layers: Sequence[str] | None = None, steps_per_e
     for axes, name in zip(panels, names, strict=False):
         _evolve(axes, history, name, times)
         axes.set_xlabel("step" if steps_per_epoch is None else "epoch")
+        axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(8, integer=steps_per_epoch is None))
         axes.set_ylabel("learning rate (log scale)")
     for axes in panels[len(names) :]:
         axes.remove()
@@ -149,14 +150,15 @@ def _evolve(axes: Any, history: History, name: str, times: list[float]) -> None:
             times, values["lower"].tolist(), values["upper"].tolist(), label="between the bounds", **_BAND
         )
         axes.set_ylim(limits)
-    axes.set_title(name, fontsize=9)
-    notes = []
+    if len(times) > 1:
+        axes.set_xlim(times[0], times[-1])  # also where the rates are not finite, and nothing is drawn
+    notes = [name]
     if values["nan"].isnan().any():
-        notes.append("no gradient at first" if not values["nan"].isnan().all() else "no gradient yet")
-    notes += [f"{label} rates: up to {values[key].nan_to_num().max():,.0f}"
-              for key, label in (("nan", "NaN"), ("inf", "infinite")) if values[key].nan_to_num().any()]  # fmt: skip
-    if notes:
-        axes.text(0.02, 0.02, "\n".join(notes), transform=axes.transAxes, fontsize=8, color=VERMILION, va="bottom")
+        notes.append("no gradient yet" if values["nan"].isnan().all() else "no gradient at first")
+    for key, label in (("nan", "NaN"), ("inf", "infinite")):
+        if values[key].nan_to_num().any():
+            notes.append(f"{label} rates: up to {values[key].nan_to_num().max():,.0f}")
+    axes.set_title("\n".join(notes), fontsize=9, color="black" if len(notes) == 1 else VERMILION)
 
 
 def funnel(history: History) -> Figure:
