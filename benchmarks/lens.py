@@ -50,7 +50,7 @@ def measure(make_optimizer, batch, rounds):
         lens.attach()
         looking.append(seconds(step))
         lens.detach()
-        looks.append(seconds(lambda: lens._look(optimizer, [group["lr"] for group in optimizer.param_groups])))
+        looks.append(seconds(lambda: lens._look(optimizer, optimizer.param_groups)))
     default._on_step(optimizer)  # looks; the next ones do not
     idle = min(seconds(lambda: default._on_step(optimizer)) for _ in range(50))
     base, look = min(plain), min(looks)

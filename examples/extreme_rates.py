@@ -47,7 +47,7 @@ def main():
     """Train both, print the summaries, write the pictures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("."), help="the folder for the pictures")
-    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     optimizers = {
@@ -60,8 +60,8 @@ def main():
         low, high = lens.extremes
         print(
             f"{lens.optimizer_name}: test accuracy {accuracy:.1%}; at step {lens.steps[-1]} the learning rates go from "
-            f"{rates['min']:.2g} to {rates['max']:.2g}; {rates['below']:.1%} are below {low:g} and "
-            f"{rates['above']:.1%} above {high:g}"
+            f"{rates['min']:.2g} to {rates['max']:.2g}; {rates['below']:.2%} are below {low:g} and "
+            f"{rates['above']:.2%} above {high:g}"
         )
         layers = ["blocks.0.conv1.weight", "linear.weight"]
         lens.heatmap().savefig(arguments.out / f"lens-{name}-heatmap.png", dpi=110)

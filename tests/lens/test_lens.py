@@ -166,6 +166,19 @@ def test_the_rate_is_the_one_before_the_scheduler_stepped(lr):
     assert lens.series("0.weight", "max").tolist() == pytest.approx([0.1, 0.025, 0.0125])
 
 
+def test_the_betas_are_those_before_the_scheduler_stepped():
+    model = make_model()
+    optimizer = Adam(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.1, total_steps=10)  # also cycles beta1
+    with LearningRateLens(optimizer, model) as lens:
+        for _ in range(4):
+            train(model, optimizer, 1)
+            used = effective_lr(optimizer, model[0].weight).max().item()
+            scheduler.step()
+    assert lens.steps == [1, 4]
+    assert lens.latest()["0.weight"]["max"] == used != effective_lr(optimizer, model[0].weight).max().item()
+
+
 def test_a_resumed_optimizer_goes_on_counting():
     model = make_model()
     optimizer = AdaBound(model.parameters(), gamma=0.1)

@@ -64,14 +64,17 @@ def test_the_heatmap_is_figure_1(convolutional):
         patch = convolutional.patches[axes.get_title()]
         image = torch.as_tensor(axes.images[0].get_array().filled(math.nan))
         torch.testing.assert_close(image.flatten(), patch.double().log10().flatten())
-        assert texts(axes) == [f"{value:.1f}" for value in patch.double().log10().flatten()]
+        assert texts(axes) == [f"{value:.1f}".replace("-0.0", "0.0") for value in patch.double().log10().flatten()]
     assert kernels[0].images[0].get_array().shape == (3, 3)
     assert bias.images[0].get_array().shape == (1, 5)
     (bar,) = [axes for axes in figure.axes if not axes.get_title()]
     assert bar.get_ylabel() == "log₁₀ of the learning rate"
     colours = kernels[0].images[0].cmap
     assert sum(colours(0.0)[:3]) > sum(colours(1.0)[:3])  # lighter is smaller
-    assert len({axes.images[0].norm.vmin for axes in shown}) == 1  # and means the same in every panel
+    # and means the same in every panel: from one extreme to the other, or further if the rates go further
+    logs = torch.cat([convolutional.patches[axes.get_title()].double().log10().flatten() for axes in shown])
+    ends = (min(-2.0, logs.min().item()), max(3.0, logs.max().item()))
+    assert {(axes.images[0].norm.vmin, axes.images[0].norm.vmax) for axes in shown} == {ends}
 
 
 def test_the_kernel_is_one_of_the_layer():
@@ -100,7 +103,7 @@ def test_a_rate_that_is_not_finite_is_seen():
     assert texts(axes) == ["1.0", "nan", "inf"]
     assert axes.images[0].get_array().mask.tolist() == [[False, True, True]]
     (panel,) = lens.evolution().axes
-    assert texts(panel) == ["NaN rates: up to 1\ninfinite rates: up to 1"]
+    assert panel.get_title() == "weight\nNaN rates: up to 1\ninfinite rates: up to 1"
     (panel,) = lens.funnel().axes
     assert [label.get_text() for label in panel.get_yticklabels()] == ["weight (1 NaN, 1 infinite)"]
 
@@ -112,7 +115,7 @@ def test_a_parameter_without_a_gradient_is_named_as_such():
     (axes,) = lens.funnel().axes
     assert axes.get_yticklabels()[0].get_text() == "0.weight (no gradient)"
     assert len(axes.lines[0].get_xdata()) == 3
-    assert texts(lens.evolution(["0.weight"]).axes[0]) == ["no gradient yet"]
+    assert lens.evolution(["0.weight"]).axes[0].get_title() == "0.weight\nno gradient yet"
     with pytest.raises(ValueError, match=r"0.weight has had no gradient"):
         lens.heatmap(["0.weight"])
 
@@ -127,7 +130,7 @@ def test_nothing_to_draw_is_no_crash():
     with pytest.raises(RuntimeError, match="no parameter has had a gradient"):
         lens.heatmap()
     assert len(lens.funnel().axes[0].get_yticklabels()) == 4
-    assert texts(lens.evolution().axes[0]) == ["no gradient yet"]
+    assert lens.evolution().axes[0].get_title() == "0.weight\nno gradient yet"
 
 
 def test_evolution_draws_min_median_and_max_before_the_funnel():
@@ -175,6 +178,18 @@ def test_the_funnel_shows_where_every_parameter_is():
     assert [(span[0][0], span[1][0]) for span in spans] == [(row["min"], row["max"]) for row in rows]
     assert list(axes.lines[0].get_xdata()) == [row["median"] for row in rows]
     assert [text.get_text() for text in figure.legends[0].get_texts()].count("between the bounds") == 1
+
+
+def test_rates_that_are_all_the_same_have_numbers_at_the_axis():
+    lens = watch(make_model(), torch.randn(4, 6), lambda params: torch.optim.SGD(params, lr=0.0947))
+    for figure, axis in ((lens.funnel(), "xaxis"), (lens.evolution(), "yaxis")):
+        figure.canvas.draw()
+        ticks = getattr(figure.axes[0], axis)
+        labels = [*ticks.get_majorticklabels(), *ticks.get_minorticklabels()]
+        low, high = ticks.get_view_interval()
+        assert high / low >= 3
+        shown = [label for label in labels if label.get_text() and low < sum(label.get_position()) < high]
+        assert len(shown) >= 2
 
 
 def test_many_parameters_do_not_overlap():

@@ -26,6 +26,18 @@ def _figure(width: float, height: float) -> Figure:
     return need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")  # type: ignore[no-any-return]
 
 
+def _log_scale(axes: Any, which: str) -> tuple[float, float]:
+    """Make an axis logarithmic, at least a factor of 3 long, with numbers on it even below a decade; its limits."""
+    axes.set(**{f"{which}scale": "log"})
+    low, high = getattr(axes, f"get_{which}lim")()
+    margin = max(1.0, math.sqrt(3 * low / high))
+    axes.set(**{f"{which}lim": (low / margin, high * margin)})
+    formatter = need("matplotlib.ticker").LogFormatterSciNotation(minor_thresholds=(1.5, 0.5))
+    getattr(axes, f"{which}axis").set_minor_formatter(formatter)
+    axes.tick_params(axis=which, which="minor", labelsize=7)
+    return low / margin, high * margin
+
+
 def heatmap(history: History, layers: Sequence[str] | None = None) -> Figure:
     """See :meth:`dynabound.lens.History.heatmap`."""
     if layers is not None:
@@ -38,14 +50,18 @@ def heatmap(history: History, layers: Sequence[str] | None = None) -> Figure:
     logs = {name: history.patches[name].double().log10() for name in names}
     kernels = [name for name in names if logs[name].ndim == 2]
     vectors = [name for name in names if logs[name].ndim == 1]
-    finite = torch.cat([log[log.isfinite()] for log in logs.values()])
-    low, high = (finite.min().item(), finite.max().item()) if len(finite) else (0.0, 0.0)
-    scale = need("matplotlib.colors").Normalize(low, high if high > low else low + 1)
+    # From one extreme to the other, so that the pictures of two runs compare and a small spread looks small.
+    ends = torch.cat(
+        [torch.tensor(history.extremes, dtype=torch.float64).log10(), *[log.flatten() for log in logs.values()]]
+    )
+    low, high = ends[ends.isfinite()].aminmax() if ends.isfinite().any() else (torch.zeros(()), torch.ones(()))
+    scale = need("matplotlib.colors").Normalize(low.item(), high.item())
 
-    rows = math.ceil(len(kernels) / 3)
-    figure = _figure(6.6, 1.0 + 1.9 * rows + 1.0 * len(vectors))
-    grid = figure.add_gridspec(rows + len(vectors), 3, height_ratios=[1.9] * rows + [0.8] * len(vectors))
-    places = {name: grid[i // 3, i % 3] for i, name in enumerate(kernels)}
+    columns = max(1, min(3, len(kernels)))
+    rows = math.ceil(len(kernels) / columns)
+    figure = _figure(max(4.0, 1.2 + 1.8 * columns), 1.0 + 1.9 * rows + 1.0 * len(vectors))
+    grid = figure.add_gridspec(rows + len(vectors), columns, height_ratios=[1.9] * rows + [0.8] * len(vectors))
+    places = {name: grid[i // columns, i % columns] for i, name in enumerate(kernels)}
     places |= {name: grid[rows + i, :] for i, name in enumerate(vectors)}
     for name, place in places.items():
         axes = figure.add_subplot(place)
@@ -79,7 +95,15 @@ def _cells(axes: Any, log: torch.Tensor, scale: Any) -> Any:
     for i, row in enumerate(log.tolist()):
         for j, value in enumerate(row):
             dark = math.isfinite(value) and scale(value) > 0.5
-            axes.text(j, i, f"{value:.1f}", ha="center", va="center", fontsize=7, color="white" if dark else "black")
+            axes.text(
+                j,
+                i,
+                f"{round(value, 1) + 0.0:.1f}",
+                ha="center",
+                va="center",
+                fontsize=7,
+                color="white" if dark else "black",
+            )
     return image
 
 
@@ -94,6 +118,7 @@ def evolution(history: History, layers: Sequence[str] | None = None, steps_per_e
     for axes, name in zip(panels, names, strict=False):
         _evolve(axes, history, name, times)
         axes.set_xlabel("step" if steps_per_epoch is None else "epoch")
+        axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(8, integer=steps_per_epoch is None))
         axes.set_ylabel("learning rate (log scale)")
     for axes in panels[len(names) :]:
         axes.remove()
@@ -118,22 +143,22 @@ def _evolve(axes: Any, history: History, name: str, times: list[float]) -> None:
         axes.plot(
             times, values[column].tolist(), style, color=colour, label=column, marker="." if len(times) < 3 else ""
         )
-    axes.set_yscale("log")
+    limits = _log_scale(axes, "y")
     if not values["lower"].isnan().all():
-        limits = axes.get_ylim()
         # The bounds begin at almost 0 and almost ∞: they must not flatten the rates.
         axes.fill_between(
             times, values["lower"].tolist(), values["upper"].tolist(), label="between the bounds", **_BAND
         )
         axes.set_ylim(limits)
-    axes.set_title(name, fontsize=9)
-    notes = []
+    if len(times) > 1:
+        axes.set_xlim(times[0], times[-1])  # also where the rates are not finite, and nothing is drawn
+    notes = [name]
     if values["nan"].isnan().any():
-        notes.append("no gradient at first" if not values["nan"].isnan().all() else "no gradient yet")
-    notes += [f"{label} rates: up to {values[key].nan_to_num().max():,.0f}"
-              for key, label in (("nan", "NaN"), ("inf", "infinite")) if values[key].nan_to_num().any()]  # fmt: skip
-    if notes:
-        axes.text(0.02, 0.02, "\n".join(notes), transform=axes.transAxes, fontsize=8, color=VERMILION, va="bottom")
+        notes.append("no gradient yet" if values["nan"].isnan().all() else "no gradient at first")
+    for key, label in (("nan", "NaN"), ("inf", "infinite")):
+        if values[key].nan_to_num().any():
+            notes.append(f"{label} rates: up to {values[key].nan_to_num().max():,.0f}")
+    axes.set_title("\n".join(notes), fontsize=9, color="black" if len(notes) == 1 else VERMILION)
 
 
 def funnel(history: History) -> Figure:
@@ -141,7 +166,7 @@ def funnel(history: History) -> Figure:
     rows = history.latest()
     low_quantile, high_quantile = history.columns[1], history.columns[len(history.quantiles)]
     drawn = [(i, row) for i, row in enumerate(rows.values()) if row is not None and math.isfinite(row["min"])]
-    figure = _figure(7.0, 1.6 + 0.17 * min(len(rows), _LABELS))
+    figure = _figure(7.0, max(3.0, 1.6 + 0.17 * min(len(rows), _LABELS)))
     axes = figure.add_subplot()
     places = [i for i, _ in drawn]
 
@@ -153,8 +178,7 @@ def funnel(history: History) -> Figure:
         middle = f"{low_quantile.replace('q', '')} to {high_quantile.replace('q', '')} %"
         span(low_quantile, high_quantile, middle, color=BLUE, linewidth=4, alpha=0.5)
     axes.plot([row["median"] for _, row in drawn], places, "o", color=ORANGE, markersize=4, label="median")
-    axes.set_xscale("log")
-    limits = axes.get_xlim()
+    limits = _log_scale(axes, "x")
     bounded = [(i, row) for i, row in drawn if not math.isnan(row["lower"])]
     for number, (i, row) in enumerate(bounded):
         label = None if number else "between the bounds"
@@ -189,8 +213,8 @@ def bounds_funnel(curve: dict[str, list[float]], final_lr: float, marks: dict[st
     axes.plot(curve["step"], curve["upper"], "--", color=VERMILION, label="upper bound")
     axes.plot(curve["step"], curve["lower"], ":", color=GREEN, label="lower bound")
     axes.axhline(final_lr, color=BLUE, linewidth=1, label=f"final learning rate {final_lr:g}")
-    axes.set_xscale("log")
-    axes.set_yscale("log")
+    _log_scale(axes, "x")
+    _log_scale(axes, "y")
     axes.set_xlim(curve["step"][0], curve["step"][-1])
     for style, (label, step) in zip(("-.", "-"), marks.items(), strict=False):
         axes.axvline(step, color=ORANGE, linestyle=style, linewidth=1, label=f"{label}: step {step:,}")

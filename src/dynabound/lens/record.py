@@ -83,7 +83,7 @@ class LearningRateLens(History):
         self._optimizer, self._model = weakref.ref(optimizer), weakref.ref(_unwrap(model))
         self._handle: Any = None
         self._step = 0
-        self._lrs: list[Any] = []
+        self._groups: list[dict[str, Any]] = []
 
     def attach(self) -> Self:
         """Begin to watch. The lens, so that ``lens = LearningRateLens(…).attach()`` works."""
@@ -101,9 +101,9 @@ class LearningRateLens(History):
         self._handle.remove()
         self._handle = None
         optimizer = self._optimizer()
-        if optimizer is not None and self._lrs and self.steps[-1:] != [self._step]:
-            self._look(optimizer, self._lrs)
-        self._lrs = []
+        if optimizer is not None and self._groups and self.steps[-1:] != [self._step]:
+            self._look(optimizer, self._groups)
+        self._groups = []
 
     def __enter__(self) -> Self:
         return self.attach()
@@ -114,26 +114,29 @@ class LearningRateLens(History):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._step += 1
-        if not self._lrs:  # the first step since attach: a resumed optimizer has counted before
+        if not self._groups:  # the first step since attach: a resumed optimizer has counted before
             counts = [int(state.get("step", 0)) for state in optimizer.state.values()]
             self._step = max(self._step, *counts, 0)
-        # A scheduler may change the rate before the last look, at detach: a tensor even in place.
-        self._lrs = [lr.clone() if isinstance(lr := group["lr"], Tensor) else lr for group in optimizer.param_groups]
+        # Schedulers change rates and betas before the last look, at detach; tensors even in place.
+        self._groups = [
+            {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in group.items()}
+            for group in optimizer.param_groups
+        ]
         if not self.steps or (self._step - self.steps[0]) % self.stride == 0:
-            self._look(optimizer, self._lrs)
+            self._look(optimizer, self._groups)
 
     @torch.no_grad()
-    def _look(self, optimizer: Optimizer, lrs: list[Any]) -> None:
+    def _look(self, optimizer: Optimizer, groups: list[dict[str, Any]]) -> None:
         model = self._model()
         names = {} if model is None else {param: name for name, param in model.named_parameters()}
         rows: dict[str, list[float] | None] = {}
-        for i, (group, lr) in enumerate(zip(optimizer.param_groups, lrs, strict=False)):
+        for i, group in enumerate(groups):
             for j, param in enumerate(group["params"]):
                 name = names.get(param, f"param_groups[{i}][{j}]")
                 rates = None
                 # Without state, as in plain SGD, only the gradient tells whether there was an update.
                 if param.grad is not None or optimizer.state.get(param) or name in self.patches:
-                    rates = last_rates(optimizer, {**group, "lr": lr}, param)
+                    rates = last_rates(optimizer, group, param)
                 self.shapes.setdefault(name, tuple(param.shape))
                 rows[name] = None if rates is None else self._measure(name, rates)
         self.add(self._step, rows)
