@@ -69,8 +69,9 @@ def test_twenty_interrupts_change_no_bit(alone, tmp_path):
     assert_same_run(run, expected)
 
 
-def test_full_disk_loses_no_finished_work(alone, tmp_path):
-    fields, expected = alone
+def test_full_disk_loses_no_finished_work(tmp_path):
+    fields = SPECS["perceptron"]
+    expected = train(RunSpec(**fields), Store(tmp_path / "alone")).run
     run = Store(tmp_path).run(RunSpec(**fields))
     assert worker.run(worker.train_and_die, fields, str(tmp_path), 8, "step", worker.KILL) == -worker.KILL
     saved = sorted(path.name for path in run.folder.glob("checkpoint-*.pt"))

@@ -50,13 +50,13 @@ def test_stopped_at_any_step_goes_on_as_if_nothing_had_happened(spec, tmp_path):
     store = Store(tmp_path / "pieces")
     sessions = 0
     while True:
-        asked = iter(range(1 + sessions % 5))  # 1, 2 … 5 steps at a time
+        asked = iter(range(sessions % 2))  # one step, then two, then one …
         result = train(spec, store, stop=lambda asked=asked: next(asked, None) is None)
         sessions += 1
         if result.state == "finished":
             break
         assert result.state == result.run.status()["state"] == "stopped"
-    assert sessions > 5
+    assert sessions > 4
     assert numbers(result.metrics) == numbers(whole.metrics)
     pair = result.run.load_checkpoint()["model"], whole.run.load_checkpoint()["model"]
     torch.testing.assert_close(*pair, rtol=0, atol=0)
@@ -129,7 +129,9 @@ def test_progress_tells_every_step_and_every_epoch(tmp_path):
 def test_checkpoints_by_steps_keep_the_last_two(tmp_path):
     kept = []
     run = Store(tmp_path).run(DIGITS)
-    train(DIGITS, Store(tmp_path), checkpoint_steps=10, progress=lambda _: kept.append(len(list(run.folder.glob("*.pt")))))
+    train(
+        DIGITS, Store(tmp_path), checkpoint_steps=10, progress=lambda _: kept.append(len(list(run.folder.glob("*.pt"))))
+    )
     assert max(kept) == 2
     assert [path.name for path in run.folder.glob("*.pt")] == ["checkpoint-000000069.pt"]
 
@@ -171,7 +173,7 @@ def test_a_crash_leaves_word_and_can_be_gone_on_from(tmp_path, monkeypatch):
 def test_nothing_is_written_before_all_is_checked(optimizer, message, tmp_path):
     with pytest.raises(LabError, match=message):
         train(RunSpec("digits", optimizer=optimizer), Store(tmp_path))
-    with pytest.raises(LabError, match="ptb.train.txt not found"):
+    with pytest.raises(LabError, match=r"ptb\.train\.txt not found"):
         train(RunSpec("ptb"), Store(tmp_path), data_dir=tmp_path)
     with pytest.raises(LabError, match="device='cuda:77'"):
         train(DIGITS, Store(tmp_path), device="cuda:77")

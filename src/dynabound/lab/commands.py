@@ -193,11 +193,8 @@ def data_fetch(
     """Download data sets, check them, and tell where they are."""
     with _one_line_errors():
         for name in names:
-            if quiet:
-                folder = fetch_data(name, data_dir)
-            else:
-                with show.download_bar() as progress:
-                    folder = fetch_data(name, data_dir, progress)
+            with show.download_bar(quiet) as progress:
+                folder = fetch_data(name, data_dir, progress)
             datasets.load(name, data_dir)  # what cannot be read is not said to be there
             typer.echo(f"{name}: {folder}")
 
@@ -227,7 +224,7 @@ def runs_list(
     table = Table(box=None, header_style="bold")
     columns = ("run", "task", "model", "optimizer", "lr", "seed", "state", "epoch", "result")
     for column in columns:
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=column != "result")
     for row in rows:
         table.add_row(*(str(row.get(column, "")) for column in columns))
     width = None if sys.stdout.isatty() else 160

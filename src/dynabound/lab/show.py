@@ -134,7 +134,11 @@ class _Download:
 
 
 @contextmanager
-def download_bar() -> Iterator[Callable[[str], Any]]:
+def download_bar(quiet: bool = False) -> Iterator[Callable[[str], Any] | None]:
     """What to give to ``fetch(progress=…)``."""
-    with Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    with Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console) as bar:
         yield lambda file: _Download(bar, file)

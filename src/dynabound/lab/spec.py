@@ -174,8 +174,9 @@ class RunSpec:
 
     @property
     def name(self) -> str:
-        """The run's name: a hash of the spec."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        """The run's name: a hash of the fields that are not None, so that new ones do not rename old runs."""
+        fields = {key: value for key, value in self.to_dict().items() if value is not None}
+        return hashlib.sha256(_dumps(fields).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON has them."""
@@ -183,7 +184,7 @@ class RunSpec:
 
     def to_json(self) -> str:
         """The fields as one line of JSON, always in the same order."""
-        return json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
+        return _dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> RunSpec:
@@ -208,6 +209,10 @@ class RunSpec:
         if not isinstance(fields, dict):
             raise SpecError(f"the spec is a JSON {type(fields).__name__}; must be an object of fields")
         return cls.from_dict(fields)
+
+
+def _dumps(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, allow_nan=False)
 
 
 def _choice(name: str, value: Any, allowed: Any) -> str:

@@ -82,8 +82,8 @@ def train(
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> result = train(RunSpec("digits", epochs=2), Store(folder.name))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = train(RunSpec("digits", epochs=2), Store(folder))
         >>> result.state, len(result.metrics), result.metrics[-1]["test_accuracy"] > 0.8
         ('finished', 2, True)
     """
