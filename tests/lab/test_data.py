@@ -69,6 +69,9 @@ def test_a_packaged_folder_is_found(idx_files, tmp_path, monkeypatch):
     source = Source("idx", tuple(files), (), {}, {}, (12, 6, 5, 4), folders=(str(tmp_path / "packaged"),))
     monkeypatch.setitem(SOURCES, "fashion-mnist", source)
     assert load("fashion-mnist", tmp_path / "nowhere").test[0].shape == (6, 1, 5, 4)
+    (tmp_path / "packaged" / f"{IMAGES}.gz").write_bytes(b"")
+    with pytest.raises(DataError, match=r"dynabound data fetch fashion-mnist$"):  # not into the package's folder
+        load("fashion-mnist", tmp_path / "nowhere")
 
 
 def test_debian_puts_fashion_mnist_where_we_look():
@@ -174,8 +177,12 @@ def test_damaged_cifar_is_refused(cifar, tmp_path, damage, message):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(DataError, match=message):
         load("cifar10", tmp_path)
+    with pytest.raises(DataError, match=f"fetch cifar10 --data-dir {tmp_path}$"):
+        load("cifar10", tmp_path)
     path.unlink()
-    with pytest.raises(DataError, match=r"data_batch_5\.bin is missing"):
+    (tmp_path / "cifar10").mkdir()
+    path.parent.rename(tmp_path / "cifar10" / path.parent.name)  # where a download puts it
+    with pytest.raises(DataError, match=rf"data_batch_5\.bin is missing.*fetch cifar10 --data-dir {tmp_path}$"):
         load("cifar10", tmp_path)
 
 

@@ -126,6 +126,8 @@ def test_data_list_tells_what_is_where(dynabound, tmp_path):
 
 def test_tensorboard_gets_every_epoch(dynabound):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    dynabound("train", "ptb", "--tensorboard", code=1)
+    assert not Store("runs").root.exists(), "written before it was checked"
     dynabound(*SMALL, "--tensorboard", "--quiet")
     (run,) = Store("runs").runs()
     events = accumulator.EventAccumulator(str(run.folder / "tensorboard"))

@@ -127,8 +127,7 @@ def train(
         with _signals() as received, show.live(spec, quiet or ranks.rank() > 0) as listener:
             listeners = [listener] if listener else []
             if tensorboard and ranks.rank() == 0:
-                run = store.run(spec)
-                listeners.append(show.tensorboard(run.folder / "tensorboard", len(run.metrics()) + 1))
+                listeners.append(show.tensorboard(store.run(spec).folder / "tensorboard"))
 
             def progress(event: Progress) -> None:
                 for each in listeners:

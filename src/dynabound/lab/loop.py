@@ -31,15 +31,14 @@ class DivergedError(Exception):
 
 def build_model(spec: RunSpec, data: Data) -> nn.Module:
     """The spec's model, with the inputs and outputs that the data asks for."""
+    fields = spec.to_dict()
     if isinstance(data, Text):
-        return models.LanguageModel(
-            data.vocabulary, int(spec.hidden or 0), int(spec.layers or 0), float(spec.dropout or 0)
-        )
+        return models.LanguageModel(data.vocabulary, fields["hidden"], fields["layers"], fields["dropout"])
     _, channels, height, width = data.train[0].shape
     if spec.model == "perceptron":
-        return models.Perceptron(channels * height * width, int(spec.hidden or 0), data.classes)
+        return models.Perceptron(channels * height * width, fields["hidden"], data.classes)
     cls = models.ResNet34 if spec.model == "resnet34" else models.DenseNet121
-    return cls(data.classes, channels, float(spec.width or 0))
+    return cls(data.classes, channels, fields["width"])
 
 
 class Training:
@@ -50,7 +49,7 @@ class Training:
         torch.manual_seed(spec.seed)
         self.model = build_model(spec, data).to(device)
         self.optimizer = optimizers.build(
-            spec.optimizer, self.model.parameters(), float(spec.lr or 0), float(spec.weight_decay or 0), spec.options
+            spec.optimizer, self.model.parameters(), spec.lr, spec.weight_decay, spec.options
         )
         self.batches = make_batches(data, spec, device, ranks.rank(), ranks.count())
         self._forward: nn.Module = self.model
@@ -71,11 +70,10 @@ class Training:
 
         Raises DivergedError at the first loss that is not finite.
         """
-        rate = float(self.spec.lr or 0) / (10 if self.spec.decay_after and self.epoch > self.spec.decay_after else 1)
+        rate = self.spec.lr / (10 if self.spec.decay_after and self.epoch > self.spec.decay_after else 1)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._forward.train()
-        self._start_carry()
         pending: list[tuple[Tensor, ...]] = []
         started = time.perf_counter()
         for batch in self.batches.epoch(self.epoch, self.index):
@@ -105,11 +103,11 @@ class Training:
         """The sum of the losses and, of a classifier, the number of correct answers."""
         lowered = self.spec.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16) if lowered else contextlib.nullcontext():
-            if self._carry is None:
-                logits = model(batch.x)
-            else:
-                logits, carry = model(batch.x, self._carry)
+            if isinstance(self.model, models.LanguageModel):
+                logits, carry = model(batch.x, self._carry or self.model.start(batch.x.shape[1]))
                 self._carry = carry[0].detach(), carry[1].detach()
+            else:
+                logits = model(batch.x)
             loss = F.cross_entropy(logits.flatten(0, -2), batch.y.flatten(), reduction="sum")
         if not self._correct:
             return (loss,)
@@ -123,18 +121,12 @@ class Training:
             self.sums[0] += row[0]
             self.sums[1] += row[-1] if self._correct else 0
 
-    def _start_carry(self, batch: int | None = None) -> None:
-        if isinstance(self.model, models.LanguageModel) and (self._carry is None or batch):
-            self._carry = self.model.start(batch or self.batches.columns)
-
     @torch.no_grad()
     def _evaluate(self, split: str) -> tuple[float, float]:
         """The mean loss, and the share of correct answers."""
         sums = torch.zeros(2 + self._correct, dtype=torch.float64)
         self._carry = None
         for batch in self.batches.evaluation(split):
-            if sums[-1] == 0:
-                self._start_carry(batch.x.shape[1])
             values = [value.item() for value in self._loss(self.model, batch)]
             sums += torch.tensor([*values, batch.y.numel()], dtype=torch.float64)
         self._carry = None
