@@ -3,7 +3,7 @@ import torch
 from torch.nn import Parameter
 
 from dynabound import AdaBound, AMSBound
-from dynabound.lab.optimizers import OPTIMIZERS, OptimizerError, build, default_lr
+from dynabound.lab.optimizers import OPTIMIZERS, OptimizerError, build, default_lr, default_weight_decay
 
 DIRECT = {
     "sgd": lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.1),
@@ -28,6 +28,13 @@ def walk(make):
         param.grad = torch.randn(7)
         optimizer.step()
     return param.detach()
+
+
+def test_weight_decay_is_the_one_that_is_said():
+    for name in DIRECT:
+        assert build(name, [Parameter(torch.zeros(1))], 0.1, weight_decay=0.0).param_groups[0]["weight_decay"] == 0
+    assert default_weight_decay("adamw", 5e-4) == 1e-2
+    assert default_weight_decay("adam", 5e-4) == default_weight_decay("torch.optim:RAdam", 5e-4) == 5e-4
 
 
 @pytest.mark.parametrize("name", DIRECT)

@@ -81,6 +81,7 @@ def test_a_spec_is_frozen():
         ({"task": "mnist", "epochs": 2.5}, "epochs=2.5: must be an integer"),
         ({"task": "mnist", "batch_size": True}, "batch_size=True: must be an integer"),
         ({"task": "mnist", "seed": -1}, "seed=-1: must be an integer >= 0"),
+        ({"task": "mnist", "seed": 2**63}, "seed=9223372036854775808: must be"),
         ({"task": "mnist", "lr": float("nan")}, "lr=nan: must be a number >= 0"),
         ({"task": "mnist", "lr": "0.1"}, "lr='0.1': must be a number"),
         ({"task": "mnist", "weight_decay": -1}, "weight_decay=-1"),

@@ -1,6 +1,7 @@
 import json
 import math
 
+import lab_worker as worker
 import pytest
 import torch
 import torch.nn.functional as F
@@ -180,20 +181,14 @@ def test_nothing_is_written_before_all_is_checked(optimizer, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_bf16_computes_in_bf16(tmp_path, monkeypatch):
-    dtypes = set()
-    monkeypatch.setattr(
-        loop.models.Perceptron, "forward", lambda self, x: _noted(self.linear(self.hidden(x.flatten(1)).relu()), dtypes)
-    )
-    result = train(RunSpec("digits", epochs=1, precision="bf16"), Store(tmp_path))
-    assert dtypes == {torch.bfloat16}
-    assert result.run.load_checkpoint()["model"]["linear.weight"].dtype == torch.float32
-    assert result.metrics[0]["test_accuracy"] > 0.5
-
-
-def _noted(tensor, dtypes):
-    dtypes.add(tensor.dtype)
-    return tensor
+@pytest.mark.parametrize("fields", [dict(task="digits"), dict(task="pydoc", hidden=8, examples=4000)])
+def test_bf16_computes_in_bf16_and_keeps_float32(fields, tmp_path):
+    fields = {**fields, "epochs": 2, "precision": "bf16", "optimizer": "adam"}
+    assert worker.run(worker.train_in_bf16, fields, str(tmp_path)) == 0
+    run = Store(tmp_path).run(RunSpec(**fields))
+    assert {tensor.dtype for tensor in run.load_checkpoint()["model"].values()} == {torch.float32}
+    losses = [line["train_loss"] for line in run.metrics()]
+    assert losses[1] < losses[0]
 
 
 def test_foreign_optimizer_by_import(tmp_path):

@@ -84,8 +84,7 @@ class Training:
             if len(pending) == self._read_every or self.index == self.batches.steps:
                 self._read(pending)
                 pending.clear()
-                now = time.perf_counter()
-                self.seconds, started = self.seconds + now - started, now
+                self.seconds += time.perf_counter() - started
                 yield
                 started = time.perf_counter()
 

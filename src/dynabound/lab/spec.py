@@ -125,11 +125,12 @@ class RunSpec:
                 self._default(name, MODELS[self.model][name])
             elif getattr(self, name) is not None:
                 raise SpecError(f"{name}={getattr(self, name)!r}: {self.model} has no {name}; leave it out")
-        for name in ("batch_size", "weight_decay", "scale"):
+        for name in ("batch_size", "scale"):
             self._default(name, getattr(TASKS[task], name))
         if not isinstance(self.optimizer, str):
             raise SpecError(f"optimizer={self.optimizer!r}: must be a name")
         self._default("lr", optimizers.default_lr(self.optimizer, text))
+        self._default("weight_decay", optimizers.default_weight_decay(self.optimizer, TASKS[task].weight_decay))
         self._check_numbers()
         _choice("scale", self.scale, SCALES)
         _choice("precision", self.precision, PRECISIONS)
@@ -225,8 +226,8 @@ def _choice(name: str, value: Any, allowed: Any) -> str:
 
 
 def _integer(name: str, value: Any, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise SpecError(f"{name}={value!r}: must be an integer >= {least}")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63):
+        raise SpecError(f"{name}={value!r}: must be an integer >= {least} that fits into 64 bits")
 
 
 def _pairs(opt: Any) -> Options:

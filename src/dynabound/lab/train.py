@@ -8,7 +8,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -160,7 +160,7 @@ class _Session:
                 if ranks.rank() == 0:
                     self.run.write_metrics(training.metrics)
                     if progress:
-                        progress(Progress(**{**report.__dict__, "metrics": metrics}))
+                        progress(replace(report, metrics=metrics))
         except DivergedError as error:
             return self._end("diverged", step=error.args[0])
         self._save()
