@@ -127,7 +127,7 @@ class _Session:
             self.training.restore(state)
             self.saved_step = self.training.step
         if ranks.rank() == 0:
-            session = _environment(self.training.device, self.data)
+            session = _environment(self.training, self.data)
             _compare(self.run.environment(), session)
             self.run.begin(self.training.spec, session)
             self.run.write_metrics(self.training.metrics)
@@ -229,13 +229,14 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _environment(device: torch.device, data: str) -> dict[str, Any]:
+def _environment(training: Training, data: str) -> dict[str, Any]:
     return {
         "dynabound": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": str(device),
+        "device": str(training.device),
+        "seed": training.spec.seed,
         "threads": torch.get_num_threads(),
         "ranks": ranks.count(),
         "data": data,
