@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from dynabound.lab import data as datasets
 from dynabound.lab import ranks
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
@@ -88,12 +89,26 @@ def train_on_full_disk(fields: dict, out: str, size: int) -> None:
 
 def train_as_nobody(fields: dict, out: str) -> None:
     """Exit with 3 if the folder cannot be written to and the error says so."""
+    data = datasets.load(fields["task"])  # nobody may not be allowed to read Python's own files
+    datasets.load = lambda *_: data
     if os.geteuid() == 0:
         os.seteuid(65534)
     try:
         train(RunSpec(**fields), Store(out))
     except LabError as error:
         sys.exit(3 if "cannot be written (Permission denied)" in str(error) and "--out" in str(error) else 4)
+
+
+def train_in_bf16(fields: dict, out: str) -> None:
+    """In a process of its own, for oneDNN picks its instructions once, and some virtual machines promise too many."""
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
+    dtypes = set()
+    note = torch.nn.modules.module.register_module_forward_hook(
+        lambda *call: dtypes.add(getattr(call[2], "dtype", None))
+    )
+    with note:
+        train(RunSpec(**fields), Store(out))
+    assert torch.bfloat16 in dtypes
 
 
 def hold_lock(fields: dict, out: str, held, release) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -33,10 +33,13 @@ class Batch(NamedTuple):
     """Targets in the whole batch, over all ranks."""
 
 
-def make_batches(data: Data, spec: RunSpec, device: torch.device, rank: int = 0, ranks: int = 1) -> Any:
+def make_batches(
+    data: Data, spec: RunSpec, device: torch.device, rank: int = 0, ranks: int = 1
+) -> ImageBatches | TextBatches:
     """The batches of a run, as seen by one of its ranks."""
-    cls: Any = ImageBatches if isinstance(data, Images) else TextBatches
-    return cls(data, spec, device, rank, ranks)
+    if isinstance(data, Images):
+        return ImageBatches(data, spec, device, rank, ranks)
+    return TextBatches(data, spec, device, rank, ranks)
 
 
 class ImageBatches:
@@ -48,7 +51,7 @@ class ImageBatches:
     splits = ("test",)
 
     def __init__(self, data: Images, spec: RunSpec, device: torch.device, rank: int = 0, ranks: int = 1) -> None:
-        self._rank, self._ranks, self._seed, self._size = rank, ranks, spec.seed, int(spec.batch_size or 0)
+        self._rank, self._ranks, self._seed, self._size = rank, ranks, spec.seed, spec.batch_size
         mean, scale = (value.to(device) for value in _statistics(data.train[0]))
         self._mean, self._scale, self._augment = mean, scale, data.augment
         x, y = data.train[0][: spec.examples].to(device), data.train[1][: spec.examples].to(device)
@@ -96,9 +99,8 @@ class TextBatches:
     splits = ("valid", "test")
 
     def __init__(self, data: Text, spec: RunSpec, device: torch.device, rank: int = 0, ranks: int = 1) -> None:
-        self._rows = int(spec.bptt or 0)
-        self._ranks = ranks
-        columns, held_out = int(spec.batch_size or 0), max(_EVAL_COLUMNS, ranks)
+        self._rows = spec.bptt or 1
+        columns, held_out = spec.batch_size, max(_EVAL_COLUMNS, ranks)
         if ranks > columns:
             raise LabError(f"batch_size={columns}: must be at least the number of ranks, {ranks}")
         streams = {"train": (data.train[: spec.examples], columns), "valid": (data.valid, held_out)}
@@ -112,7 +114,6 @@ class TextBatches:
                 words[: length * width].view(width, length).t()[:, rank::ranks].contiguous().to(device)
             )
         self._widths = {name: width for name, (_, width) in streams.items()}
-        self.columns = self._streams["train"].shape[1]
         self.steps = -(-(len(self._streams["train"]) - 1) // self._rows)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:

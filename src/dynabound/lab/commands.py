@@ -127,8 +127,7 @@ def train(
         with _signals() as received, show.live(spec, quiet or ranks.rank() > 0) as listener:
             listeners = [listener] if listener else []
             if tensorboard and ranks.rank() == 0:
-                run = store.run(spec)
-                listeners.append(show.tensorboard(run.folder / "tensorboard", len(run.metrics()) + 1))
+                listeners.append(show.tensorboard(store.run(spec).folder / "tensorboard"))
 
             def progress(event: Progress) -> None:
                 for each in listeners:
@@ -193,11 +192,8 @@ def data_fetch(
     """Download data sets, check them, and tell where they are."""
     with _one_line_errors():
         for name in names:
-            if quiet:
-                folder = fetch_data(name, data_dir)
-            else:
-                with show.download_bar() as progress:
-                    folder = fetch_data(name, data_dir, progress)
+            with show.download_bar(quiet) as progress:
+                folder = fetch_data(name, data_dir, progress)
             datasets.load(name, data_dir)  # what cannot be read is not said to be there
             typer.echo(f"{name}: {folder}")
 
@@ -227,7 +223,7 @@ def runs_list(
     table = Table(box=None, header_style="bold")
     columns = ("run", "task", "model", "optimizer", "lr", "seed", "state", "epoch", "result")
     for column in columns:
-        table.add_column(column, no_wrap=True)
+        table.add_column(column, no_wrap=column != "result")
     for row in rows:
         table.add_row(*(str(row.get(column, "")) for column in columns))
     width = None if sys.stdout.isatty() else 160

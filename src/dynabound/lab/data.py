@@ -239,10 +239,12 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
 
 
 def _damaged(name: str, path: Path, problem: str, expected: str) -> DataError:
-    home = path.parent.parent if path.parent.name == name else path.parent
-    return DataError(
-        f"{path} {problem}; expected {expected}; repair it with: dynabound data fetch {name} --data-dir {home}"
-    )
+    """A download into the same home is found first; what a package installed is left alone."""
+    home = path.parent
+    for inner in ("cifar-10-batches-bin", name):
+        home = home.parent if home.name == inner else home
+    where = "" if str(path.parent) in SOURCES[name].folders else f" --data-dir {home}"
+    return DataError(f"{path} {problem}; expected {expected}; repair it with: dynabound data fetch {name}{where}")
 
 
 def _idx_tensor(name: str, folder: Path, file: str, shape: tuple[int, ...]) -> Tensor:

@@ -23,6 +23,7 @@ __all__ = ["DivergedError", "Training", "build_model"]
 
 # A GPU must not wait for Python to read a loss, nor ranks for each other, at every step.
 _READ_EVERY = 16
+_ZERO = torch.tensor(0)
 
 
 class DivergedError(Exception):
@@ -31,15 +32,14 @@ class DivergedError(Exception):
 
 def build_model(spec: RunSpec, data: Data) -> nn.Module:
     """The spec's model, with the inputs and outputs that the data asks for."""
+    fields = spec.to_dict()
     if isinstance(data, Text):
-        return models.LanguageModel(
-            data.vocabulary, int(spec.hidden or 0), int(spec.layers or 0), float(spec.dropout or 0)
-        )
+        return models.LanguageModel(data.vocabulary, fields["hidden"], fields["layers"], fields["dropout"])
     _, channels, height, width = data.train[0].shape
     if spec.model == "perceptron":
-        return models.Perceptron(channels * height * width, int(spec.hidden or 0), data.classes)
+        return models.Perceptron(channels * height * width, fields["hidden"], data.classes)
     cls = models.ResNet34 if spec.model == "resnet34" else models.DenseNet121
-    return cls(data.classes, channels, float(spec.width or 0))
+    return cls(data.classes, channels, fields["width"])
 
 
 class Training:
@@ -50,7 +50,7 @@ class Training:
         torch.manual_seed(spec.seed)
         self.model = build_model(spec, data).to(device)
         self.optimizer = optimizers.build(
-            spec.optimizer, self.model.parameters(), float(spec.lr or 0), float(spec.weight_decay or 0), spec.options
+            spec.optimizer, self.model.parameters(), spec.lr, spec.weight_decay, spec.options
         )
         self.batches = make_batches(data, spec, device, ranks.rank(), ranks.count())
         self._forward: nn.Module = self.model
@@ -71,75 +71,72 @@ class Training:
 
         Raises DivergedError at the first loss that is not finite.
         """
-        rate = float(self.spec.lr or 0) / (10 if self.spec.decay_after and self.epoch > self.spec.decay_after else 1)
+        rate = self.spec.lr / (10 if self.spec.decay_after and self.epoch > self.spec.decay_after else 1)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._forward.train()
-        self._start_carry()
-        pending: list[tuple[Tensor, ...]] = []
+        pending: list[tuple[Tensor, Tensor, int]] = []
         started = time.perf_counter()
         for batch in self.batches.epoch(self.epoch, self.index):
-            pending.append(self._step(batch))
-            self.sums[2] += batch.size
+            pending.append((*self._step(batch), batch.size))
             self.index += 1
             self.step += 1
             if len(pending) == self._read_every or self.index == self.batches.steps:
                 self._read(pending)
                 pending.clear()
-                now = time.perf_counter()
-                self.seconds, started = self.seconds + now - started, now
+                self.seconds += time.perf_counter() - started
                 yield
                 started = time.perf_counter()
 
-    def _step(self, batch: Batch) -> tuple[Tensor, ...]:
-        sums = self._loss(self._forward, batch)
-        # DDP takes the mean over ranks: the sum over the whole batch is wanted, over its size.
-        torch.autograd.backward(sums[0] * (ranks.count() / batch.size))
+    def _step(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        loss, correct = self._loss(self._forward, batch)
+        if ranks.count() > 1:
+            # DDP takes the mean over ranks, each as heavy as the other; their shares of the batch may differ by one.
+            loss = loss * (ranks.count() * batch.y.numel() / batch.size)
+        torch.autograd.backward(loss)
         if self.spec.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        return tuple(value.detach() for value in sums)
+        return loss.detach(), correct
 
-    def _loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, ...]:
-        """The sum of the losses and, of a classifier, the number of correct answers."""
+    def _loss(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The mean loss and, of a classifier, the number of correct answers."""
         lowered = self.spec.precision == "bf16"
         with torch.autocast(self.device.type, torch.bfloat16) if lowered else contextlib.nullcontext():
-            if self._carry is None:
-                logits = model(batch.x)
-            else:
-                logits, carry = model(batch.x, self._carry)
+            if isinstance(self.model, models.LanguageModel):
+                logits, carry = model(batch.x, self._carry or self.model.start(batch.x.shape[1]))
                 self._carry = carry[0].detach(), carry[1].detach()
-            loss = F.cross_entropy(logits.flatten(0, -2), batch.y.flatten(), reduction="sum")
-        if not self._correct:
-            return (loss,)
-        return loss, (logits.argmax(1) == batch.y).sum()
+            else:
+                logits = model(batch.x)
+            loss = F.cross_entropy(logits.flatten(0, -2), batch.y.flatten())
+        correct = torch.count_nonzero(logits.argmax(1) == batch.y) if self._correct else _ZERO
+        return loss, correct
 
-    def _read(self, pending: list[tuple[Tensor, ...]]) -> None:
-        table = torch.stack([torch.stack([value.float() for value in sums]) for sums in pending])
-        for number, row in enumerate(ranks.add_up(table).tolist(), start=1):
-            if not math.isfinite(row[0]):
-                raise DivergedError(self.step - len(pending) + number)
-            self.sums[0] += row[0]
-            self.sums[1] += row[-1] if self._correct else 0
-
-    def _start_carry(self, batch: int | None = None) -> None:
-        if isinstance(self.model, models.LanguageModel) and (self._carry is None or batch):
-            self._carry = self.model.start(batch or self.batches.columns)
+    def _read(self, pending: list[tuple[Tensor, Tensor, int]]) -> None:
+        """Add up the losses of the last steps, over all ranks: there each is the rank's part of the mean."""
+        values = torch.stack([torch.stack([loss.float(), correct.to(loss)]) for loss, correct, _ in pending])
+        losses, corrects = ranks.add_up(values).t().tolist()
+        first = self.step - len(pending) + 1
+        for number, (loss, correct, (_, _, size)) in enumerate(zip(losses, corrects, pending, strict=True)):
+            if not math.isfinite(loss):
+                raise DivergedError(first + number)
+            self.sums[0] += loss / ranks.count() * size
+            self.sums[1] += correct
+            self.sums[2] += size
 
     @torch.no_grad()
     def _evaluate(self, split: str) -> tuple[float, float]:
         """The mean loss, and the share of correct answers."""
-        sums = torch.zeros(2 + self._correct, dtype=torch.float64)
+        sums = torch.zeros(3, dtype=torch.float64)
         self._carry = None
         for batch in self.batches.evaluation(split):
-            if sums[-1] == 0:
-                self._start_carry(batch.x.shape[1])
-            values = [value.item() for value in self._loss(self.model, batch)]
-            sums += torch.tensor([*values, batch.y.numel()], dtype=torch.float64)
+            loss, correct = self._loss(self.model, batch)
+            size = batch.y.numel()
+            sums += torch.tensor([loss.item() * size, correct.item(), size], dtype=torch.float64)
         self._carry = None
         totals = ranks.add_up(sums.to(self.device if self.device.type == "cuda" else "cpu")).tolist()
-        return totals[0] / totals[-1], totals[1] / totals[-1]
+        return totals[0] / totals[2], totals[1] / totals[2]
 
     def finish_epoch(self) -> dict[str, Any]:
         """Evaluate, and turn to the next epoch; the metrics of the one that ended.

@@ -166,5 +166,6 @@ class LanguageModel(nn.Module):
         return zeros, zeros.clone()
 
     def forward(self, words: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        y, carry = self.lstm(self.dropout(self.embedding(words)), carry)
+        with torch.autocast("cpu", enabled=False):  # many a CPU has bfloat16 products but no bfloat16 LSTM
+            y, carry = self.lstm(self.dropout(self.embedding(words)), carry)
         return self.linear(self.dropout(y)), carry

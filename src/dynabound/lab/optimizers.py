@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
 
-__all__ = ["OPTIMIZERS", "OptimizerError", "build", "check", "default_lr"]
+__all__ = ["OPTIMIZERS", "OptimizerError", "build", "check", "default_lr", "default_weight_decay"]
 
 
 class OptimizerError(LabError, ValueError):
@@ -30,6 +30,8 @@ class _Method:
     options: Mapping[str, Any] = field(default_factory=dict)
     text_lr: float | None = None
     """Where language models need another rate: the paper's SGD learns Penn Treebank at 10."""
+    weight_decay: float | None = None
+    """Where the method has a custom of its own, whatever the task."""
 
 
 OPTIMIZERS: dict[str, _Method] = {
@@ -41,7 +43,7 @@ OPTIMIZERS: dict[str, _Method] = {
     "rmsprop": _Method(torch.optim.RMSprop, 1e-3),
     "adam": _Method(torch.optim.Adam, 1e-3),
     "amsgrad": _Method(torch.optim.Adam, 1e-3, {"amsgrad": True}),
-    "adamw": _Method(torch.optim.AdamW, 1e-3),
+    "adamw": _Method(torch.optim.AdamW, 1e-3, weight_decay=1e-2),
     "adabound": _Method(AdaBound, 1e-3),
     "amsbound": _Method(AMSBound, 1e-3),
 }
@@ -54,6 +56,12 @@ def default_lr(name: str, text: bool = False) -> float:
     if method is None:
         return 1e-3
     return method.text_lr if text and method.text_lr else method.lr
+
+
+def default_weight_decay(name: str, usual: float) -> float:
+    """The weight decay when none is given, on a task where ``usual`` is usual."""
+    method = OPTIMIZERS.get(name)
+    return usual if method is None or method.weight_decay is None else method.weight_decay
 
 
 def build(
@@ -76,17 +84,16 @@ def build(
         raise OptimizerError(
             f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{_close(name, OPTIMIZERS)}"
         )
-    arguments = {"lr": lr, **({"weight_decay": weight_decay} if weight_decay else {}), **fixed, **(options or {})}
+    allowed = inspect.signature(cls).parameters
+    arguments = {"lr": lr, **fixed, **(options or {})}
+    if weight_decay or "weight_decay" in allowed:  # 0 means 0, whatever the class thinks
+        arguments["weight_decay"] = weight_decay
     if name == "sgdm-dampened":
         arguments["dampening"] = arguments["momentum"]
-    allowed = inspect.signature(cls).parameters
     if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
-        for key in arguments:
-            if key not in allowed:
-                known = [option for option in allowed if option != "params"]
-                raise OptimizerError(
-                    f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{_close(key, known)}"
-                )
+        known = [option for option in allowed if option != "params"]
+        for key in arguments.keys() - set(known):
+            raise OptimizerError(f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{_close(key, known)}")
     try:
         return cls(params, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -88,23 +88,26 @@ def _bar_updater(bar: Bar, spec: RunSpec) -> Callable[[Progress], None]:
     return update
 
 
-def tensorboard(folder: Path, first_epoch: int) -> Callable[[Progress], None]:
-    """A second listener: writes each epoch's metrics into ``folder``, over those of epochs that are run again."""
+def tensorboard(folder: Path) -> Callable[[Progress], None]:
+    """Another listener: writes each epoch's metrics into ``folder``, over those of epochs that are run again."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ModuleNotFoundError:
         raise LabError("tensorboard is missing: pip install tensorboard") from None
-    writer: Any = SummaryWriter(str(folder), purge_step=first_epoch)
+    writer: Any = None
 
     def write(p: Progress) -> None:
-        for key, value in (p.metrics or {}).items():
-            if isinstance(value, (int, float)) and key not in ("epoch", "step"):
-                writer.add_scalar(key.replace("_", "/", 1), value, p.epoch)
-        for layer, rates in (p.metrics or {}).get("rates", {}).items():
-            for label, value in zip(("min", "5%", "median", "95%", "max"), rates, strict=True):
-                writer.add_scalar(f"rates/{layer}/{label}", value, p.epoch)
-        if p.metrics:
-            writer.flush()
+        nonlocal writer
+        if not p.metrics:
+            return
+        writer = writer or SummaryWriter(str(folder), purge_step=p.epoch)  # not before there is a run
+        scalars = {key.replace("_", "/", 1): value for key, value in p.metrics.items() if isinstance(value, float)}
+        for layer, rates in p.metrics.get("rates", {}).items():
+            labels = ("min", "5%", "median", "95%", "max")
+            scalars |= {f"rates/{layer}/{label}": rate for label, rate in zip(labels, rates, strict=True)}
+        for name, value in scalars.items():
+            writer.add_scalar(name, value, p.epoch)
+        writer.flush()
 
     return write
 
@@ -134,7 +137,11 @@ class _Download:
 
 
 @contextmanager
-def download_bar() -> Iterator[Callable[[str], Any]]:
+def download_bar(quiet: bool = False) -> Iterator[Callable[[str], Any] | None]:
     """What to give to ``fetch(progress=…)``."""
-    with Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=Console(stderr=True)) as bar:
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield None
+        return
+    with Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console) as bar:
         yield lambda file: _Download(bar, file)

@@ -63,9 +63,12 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
 _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
+_DEFAULT: Any = None  # replaced by the task's, the model's or the optimizer's default
+
+
 @dataclass(frozen=True)
 class RunSpec:
-    """All that decides a run's numbers. A field that is None takes its default, and so never stays None by accident.
+    """All that decides a run's numbers. A field that is None takes its default, if there is one for the model.
 
     Two specs that mean the same run are equal and have the same :attr:`name`, whichever way they were written.
 
@@ -81,7 +84,7 @@ class RunSpec:
     """
 
     task: str
-    model: str | None = None
+    model: str = _DEFAULT
     width: float | None = None
     """Multiplies the number of channels of resnet34 and densenet121; 1 is the paper's."""
     hidden: int | None = None
@@ -93,21 +96,21 @@ class RunSpec:
     clip: float | None = None
     """Largest norm of the LSTM's gradient; 0 means that it is never clipped."""
     optimizer: str = "adabound"
-    lr: float | None = None
+    lr: float = _DEFAULT
     opt: Mapping[str, Any] | Options = ()
     """The optimizer's other arguments, kept as sorted pairs."""
-    batch_size: int | None = None
+    batch_size: int = _DEFAULT
     epochs: int = 10
     decay_after: int | None = None
     """The learning rate is divided by 10 after this epoch; None: never."""
-    weight_decay: float | None = None
+    weight_decay: float = _DEFAULT
     seed: int = 0
     examples: int | None = None
     """Train on the first so many images or words only; None: on all."""
     precision: str = "float32"
     rates: bool = False
     """Whether the metrics tell the learning rates of every layer."""
-    scale: str | None = None
+    scale: str = _DEFAULT
     """Which of a study's scales the run belongs to."""
 
     def __post_init__(self) -> None:
@@ -118,22 +121,23 @@ class RunSpec:
         if self.model not in models:
             raise SpecError(f"model={self.model!r}: {task} takes {', '.join(models)}")
         for name in _OWN:
-            if name in MODELS[str(self.model)]:
-                self._default(name, MODELS[str(self.model)][name])
+            if name in MODELS[self.model]:
+                self._default(name, MODELS[self.model][name])
             elif getattr(self, name) is not None:
                 raise SpecError(f"{name}={getattr(self, name)!r}: {self.model} has no {name}; leave it out")
-        for name in ("batch_size", "weight_decay", "scale"):
+        for name in ("batch_size", "scale"):
             self._default(name, getattr(TASKS[task], name))
         if not isinstance(self.optimizer, str):
             raise SpecError(f"optimizer={self.optimizer!r}: must be a name")
         self._default("lr", optimizers.default_lr(self.optimizer, text))
+        self._default("weight_decay", optimizers.default_weight_decay(self.optimizer, TASKS[task].weight_decay))
         self._check_numbers()
         _choice("scale", self.scale, SCALES)
         _choice("precision", self.precision, PRECISIONS)
         if not isinstance(self.rates, bool):
             raise SpecError(f"rates={self.rates!r}: must be True or False")
         object.__setattr__(self, "opt", _pairs(self.opt))
-        optimizers.check(self.optimizer, self.lr or 0.0, self.weight_decay or 0.0, self.options)
+        optimizers.check(self.optimizer, self.lr, self.weight_decay, self.options)
 
     def _default(self, name: str, value: Any) -> None:
         if getattr(self, name) is None:
@@ -174,8 +178,9 @@ class RunSpec:
 
     @property
     def name(self) -> str:
-        """The run's name: a hash of the spec."""
-        return hashlib.sha256(self.to_json().encode()).hexdigest()[:16]
+        """The run's name: a hash of the fields that are not None, so that new ones do not rename old runs."""
+        fields = {key: value for key, value in self.to_dict().items() if value is not None}
+        return hashlib.sha256(_dumps(fields).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON has them."""
@@ -183,7 +188,7 @@ class RunSpec:
 
     def to_json(self) -> str:
         """The fields as one line of JSON, always in the same order."""
-        return json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
+        return _dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> RunSpec:
@@ -210,6 +215,10 @@ class RunSpec:
         return cls.from_dict(fields)
 
 
+def _dumps(fields: dict[str, Any]) -> str:
+    return json.dumps(fields, sort_keys=True, allow_nan=False)
+
+
 def _choice(name: str, value: Any, allowed: Any) -> str:
     if not isinstance(value, str) or value not in allowed:
         raise SpecError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
@@ -217,8 +226,8 @@ def _choice(name: str, value: Any, allowed: Any) -> str:
 
 
 def _integer(name: str, value: Any, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-        raise SpecError(f"{name}={value!r}: must be an integer >= {least}")
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63):
+        raise SpecError(f"{name}={value!r}: must be an integer >= {least} that fits into 64 bits")
 
 
 def _pairs(opt: Any) -> Options:

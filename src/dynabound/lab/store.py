@@ -157,7 +157,7 @@ class Run:
         except OSError as error:
             raise StoreError(f"{self.folder}: cannot be written ({error.strerror}); give another --out") from error
         with file:
-            if not _try_lock(file):
+            if not _lock_within_a_second(file):
                 file.seek(0)
                 owner = file.read().decode(errors="replace") or "another process"
                 raise StoreError(f"run {self.name} is being trained by {owner}; wait for it, or stop that process")
@@ -236,6 +236,15 @@ class Run:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _lock_within_a_second(file: IO[bytes]) -> bool:
+    """Ask more than once: someone who looks at the run's state has the lock for an instant."""
+    for _ in range(20):
+        if _try_lock(file):
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def _try_lock(file: IO[bytes]) -> bool:

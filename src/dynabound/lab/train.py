@@ -8,7 +8,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +82,8 @@ def train(
 
     Example:
         >>> import tempfile
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> result = train(RunSpec("digits", epochs=2), Store(folder.name))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     result = train(RunSpec("digits", epochs=2), Store(folder))
         >>> result.state, len(result.metrics), result.metrics[-1]["test_accuracy"] > 0.8
         ('finished', 2, True)
     """
@@ -127,7 +127,7 @@ class _Session:
             self.training.restore(state)
             self.saved_step = self.training.step
         if ranks.rank() == 0:
-            session = _environment(self.training.device, self.data)
+            session = _environment(self.training, self.data)
             _compare(self.run.environment(), session)
             self.run.begin(self.training.spec, session)
             self.run.write_metrics(self.training.metrics)
@@ -160,7 +160,7 @@ class _Session:
                 if ranks.rank() == 0:
                     self.run.write_metrics(training.metrics)
                     if progress:
-                        progress(Progress(**{**report.__dict__, "metrics": metrics}))
+                        progress(replace(report, metrics=metrics))
         except DivergedError as error:
             return self._end("diverged", step=error.args[0])
         self._save()
@@ -229,13 +229,14 @@ def _device(name: str) -> torch.device:
     return device
 
 
-def _environment(device: torch.device, data: str) -> dict[str, Any]:
+def _environment(training: Training, data: str) -> dict[str, Any]:
     return {
         "dynabound": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": str(device),
+        "device": str(training.device),
+        "seed": training.spec.seed,
         "threads": torch.get_num_threads(),
         "ranks": ranks.count(),
         "data": data,

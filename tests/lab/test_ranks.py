@@ -1,0 +1,74 @@
+"""Two processes with half the batch each follow one process with all of it."""
+
+import json
+import os
+import subprocess
+import sys
+
+import lab_worker as worker
+import pytest
+import torch
+
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store, StoreError
+from dynabound.lab.train import train
+
+CASES = {
+    "perceptron": dict(task="digits", hidden=16, epochs=3),
+    "odd batches": dict(task="digits", hidden=16, epochs=3, batch_size=33, optimizer="sgdm"),
+    "lstm": dict(task="pydoc", hidden=8, examples=4000, epochs=2, dropout=0.0, optimizer="adam"),
+}
+
+
+def assert_follows(run, expected):
+    for line, other in zip(run.metrics(), expected.metrics(), strict=True):
+        for key in ("train_loss", "test_loss"):
+            assert line[key] == pytest.approx(other[key], rel=1e-5)
+    weights, others = run.load_checkpoint()["model"], expected.load_checkpoint()["model"]
+    torch.testing.assert_close(weights, others, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
+def test_two_ranks_follow_one(fields, tmp_path):
+    expected = train(RunSpec(**fields), Store(tmp_path / "one")).run
+    worker.train_two_ranks(fields, tmp_path / "two")
+    run = Store(tmp_path / "two").run(RunSpec(**fields))
+    assert run.environment()[0]["ranks"] == 2
+    assert_follows(run, expected)
+
+
+def test_two_ranks_stop_together_and_go_on_as_if_nothing_had_happened(tmp_path):
+    fields = {**CASES["lstm"], "dropout": 0.3, "examples": 14_000}
+    run, whole = (Store(tmp_path / name).run(RunSpec(**fields)) for name in ("pieces", "whole"))
+    worker.train_two_ranks(fields, tmp_path / "whole")
+    worker.train_two_ranks(fields, tmp_path / "pieces", stop_after=1)
+    assert run.status() == {"state": "stopped", "step": 16}
+    with pytest.raises(StoreError, match="begun with 2 ranks, not 1"):
+        train(RunSpec(**fields), Store(tmp_path / "pieces"))
+    worker.train_two_ranks(fields, tmp_path / "pieces")
+    for line, other in zip(run.metrics(), whole.metrics(), strict=True):
+        assert {**line, "seconds": 0} == {**other, "seconds": 0}
+    torch.testing.assert_close(run.load_checkpoint()["model"], whole.load_checkpoint()["model"], rtol=0, atol=0)
+
+
+def test_torchrun(tmp_path):
+    """The command itself, as it is written in the manual."""
+    fields = CASES["perceptron"]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc-per-node=2",
+        "--standalone",
+        "-m",
+        "dynabound",
+    ]
+    command = ["train", "digits", "--hidden=16", "--epochs=3", "--json", f"--out={tmp_path / 'two'}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    answer = subprocess.run([*torchrun, *command], capture_output=True, text=True, env=environment, timeout=120)
+    assert answer.returncode == 0, answer.stderr
+    (line,) = answer.stdout.splitlines()
+    assert json.loads(line)["state"] == "finished"
+    assert_follows(
+        Store(tmp_path / "two").run(RunSpec(**fields)), train(RunSpec(**fields), Store(tmp_path / "one")).run
+    )

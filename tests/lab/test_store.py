@@ -1,0 +1,196 @@
+import json
+import logging
+
+import lab_worker as worker
+import pytest
+import torch
+
+from dynabound.lab import checkpoint
+from dynabound.lab.files import write_whole
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store, StoreError
+from dynabound.lab.train import train
+
+FIELDS = dict(task="digits", hidden=8, epochs=3)
+SPEC = RunSpec(**FIELDS)
+
+
+@pytest.fixture
+def half(tmp_path):
+    """A store whose one run was stopped after 40 of its 69 steps, with two checkpoints, and the run if it goes on."""
+    expected = train(SPEC, Store(tmp_path / "alone"))
+    asked = iter(range(39))
+    result = train(SPEC, Store(tmp_path / "half"), checkpoint_steps=15, stop=lambda: next(asked, None) is None)
+    assert len(list(result.run.folder.glob("checkpoint-*.pt"))) == 2
+    return Store(tmp_path / "half"), expected
+
+
+def numbers(metrics):
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in metrics]
+
+
+DAMAGES = {
+    "empty": lambda body: b"",
+    "truncated": lambda body: body[: len(body) // 2],
+    "one bit": lambda body: body[:-100] + bytes([body[-100] ^ 1]) + body[-99:],
+    "text": lambda body: b"hello",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_newest_checkpoint_falls_back_and_says_so(half, damage, caplog):
+    store, expected = half
+    newest = sorted(store.run(SPEC).folder.glob("checkpoint-*.pt"))[-1]
+    newest.write_bytes(damage(newest.read_bytes()))
+    with caplog.at_level(logging.WARNING):
+        first = []
+        result = train(SPEC, store, progress=lambda event: first.append(event.step))
+    assert f"{newest}: is damaged" in caplog.text
+    assert first[0] == 31  # the checkpoint before was taken at 30
+    assert numbers(result.metrics) == numbers(expected.metrics)
+
+
+def test_with_no_whole_checkpoint_the_run_starts_again(half, caplog):
+    store, expected = half
+    for path in store.run(SPEC).folder.glob("checkpoint-*.pt"):
+        path.write_bytes(b"")
+    assert numbers(train(SPEC, store).metrics) == numbers(expected.metrics)
+    assert caplog.text.count("is damaged") == 2
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "status.json", "environment.json", "spec.json", "lock"])
+@pytest.mark.parametrize("damage", [lambda body: body[:-7], lambda body: b"", lambda body: b"\xff{"])
+def test_no_damaged_file_keeps_a_run_from_finishing(half, name, damage):
+    store, expected = half
+    path = store.run(SPEC).folder / name
+    path.write_bytes(damage(path.read_bytes()))
+    result = train(SPEC, store)
+    assert result.state == "finished"
+    assert numbers(result.metrics) == numbers(expected.metrics)
+    assert store.run(SPEC).spec() == SPEC
+
+
+@pytest.mark.parametrize("damage", [lambda text: text[:-7], lambda text: "", lambda text: text.split("\n")[0] + "\n"])
+def test_truncated_metrics_of_a_finished_run_come_from_its_checkpoint(tmp_path, damage, caplog):
+    result = train(SPEC, Store(tmp_path))
+    path = result.run.folder / "metrics.jsonl"
+    path.write_text(damage(path.read_text()))
+    assert train(SPEC, Store(tmp_path)).metrics == result.metrics
+    assert "is damaged" in caplog.text
+    for checkpoint_path in result.run.folder.glob("checkpoint-*.pt"):
+        checkpoint_path.unlink()
+    with pytest.raises(StoreError, match=f"metrics.jsonl: is damaged.*dynabound runs remove {SPEC.name}"):
+        train(SPEC, Store(tmp_path))
+
+
+def test_two_processes_never_train_the_same_run(tmp_path):
+    held, release = worker.CONTEXT.Event(), worker.CONTEXT.Event()
+    other = worker.start(worker.hold_lock, FIELDS, str(tmp_path), held, release)
+    assert held.wait(60)
+    run = Store(tmp_path).run(SPEC)
+    try:
+        assert run.locked()
+        with pytest.raises(StoreError, match=f"is being trained by pid {other.pid} on .* since .*; wait for it"):
+            train(SPEC, Store(tmp_path))
+        with pytest.raises(StoreError, match="is being trained"):
+            run.remove()
+        assert run.folder.exists()
+    finally:
+        release.set()
+        other.join()
+    assert not run.locked()
+    assert train(SPEC, Store(tmp_path)).state == "finished"
+
+
+def test_a_dead_owners_lock_is_taken_over(tmp_path):
+    held, release = worker.CONTEXT.Event(), worker.CONTEXT.Event()
+    other = worker.start(worker.hold_lock, FIELDS, str(tmp_path), held, release)
+    assert held.wait(60)
+    other.kill()
+    other.join()
+    run = Store(tmp_path).run(SPEC)
+    assert f"pid {other.pid}" in (run.folder / "lock").read_text()
+    assert train(SPEC, Store(tmp_path)).state == "finished"
+
+
+def test_states_as_they_are_seen_from_outside(tmp_path):
+    run = Store(tmp_path).run(SPEC)
+    assert run.status() == {"state": "new"}
+    seen = []
+    train(SPEC, Store(tmp_path), progress=lambda _: seen.append(run.status()["state"]))
+    assert set(seen) == {"running"}
+    assert run.status() == {"state": "finished", "epochs": 3, "step": 69}
+    run.write_status("running")  # as a killed process leaves it
+    assert run.status()["state"] == "stopped"
+
+
+def test_find_by_the_beginning_of_the_name(tmp_path):
+    store = Store(tmp_path)
+    for seed in range(17):  # two of seventeen begin with the same letter
+        spec = RunSpec("digits", seed=seed)
+        with store.run(spec).lock():
+            store.run(spec).begin(spec, {})
+    assert store.find(SPEC_0.name[:12]).spec() == SPEC_0
+    assert len(store.runs()) == 17
+    letters = [run.name[0] for run in store.runs()]
+    twice = next(letter for letter in letters if letters.count(letter) > 1)
+    with pytest.raises(StoreError, match="runs begin so"):
+        store.find(twice)
+    for name in ("zzz", ""):
+        with pytest.raises(StoreError, match=r"there is none|begin so"):
+            store.find(name)
+    assert Store(tmp_path / "nowhere").runs() == []
+
+
+SPEC_0 = RunSpec("digits", seed=0)
+
+
+def test_a_spec_in_the_wrong_folder_is_refused(tmp_path):
+    run = train(SPEC, Store(tmp_path)).run
+    (run.folder / "spec.json").write_text(SPEC_0.to_json())
+    with pytest.raises(StoreError, match=f"is the spec of run {SPEC_0.name}, not of {SPEC.name}"):
+        run.spec()
+
+
+def test_remove_deletes_the_folder(tmp_path):
+    run = train(SPEC, Store(tmp_path)).run
+    run.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_failing_write_leaves_the_old_file(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_whole(path, b"old")
+
+    def full(_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_checkpoints_hold_tensors_and_numbers_and_never_code(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (open, (str(tmp_path / "evil"), "w"))
+
+    with pytest.raises(checkpoint.DamagedError):
+        checkpoint.decode(checkpoint.encode({"step": Evil()}))
+    assert not (tmp_path / "evil").exists()
+    run = Store(tmp_path).run(SPEC)
+    with run.lock(), pytest.raises(StoreError, match="holds more than tensors and numbers"):
+        run.save_checkpoint({"step": 1, "optimizer": Evil()})
+    assert not list(run.folder.glob("checkpoint-*"))
+    state = {"step": 1, "weights": torch.randn(3), "pairs": [(1, 2.5), {"a": None}]}
+    again = checkpoint.decode(checkpoint.encode(state))
+    assert torch.equal(again.pop("weights"), state.pop("weights"))
+    assert again == state
+
+
+def test_metrics_are_strict_json(tmp_path):
+    run = train(SPEC, Store(tmp_path)).run
+    for line in (run.folder / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
