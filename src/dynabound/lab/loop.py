@@ -221,7 +221,7 @@ def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list
 
     From the optimizer's state alone, so that nothing about it needs to be in a checkpoint.
     """
-    from dynabound.lens import effective_lr  # type: ignore[attr-defined,unused-ignore]
+    from dynabound.lens import effective_lr
 
     shares = torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0])
     layers = {}
