@@ -91,11 +91,11 @@ def ours(spec: RunSpec) -> float:
 
 def loop_overhead(data: Data, rounds: int) -> None:
     """Print train() over the bare loop, for the smallest model of the paper: the worst case."""
-    spec = RunSpec("mnist", epochs=1)
+    spec = RunSpec("mnist", epochs=4)
     datasets.load = lambda *_: data
     hand, full = best(rounds, lambda: bare(spec, data), lambda: ours(spec))
     print(
-        f"perceptron, MNIST, batch 128: bare loop {hand:.2f} s/epoch, train() {full:.2f} s/epoch: {full / hand:.3f} ×"
+        f"perceptron, MNIST, batch 128: four epochs in a bare loop {hand:.2f} s, in train() {full:.2f} s: {full / hand:.3f} ×"
     )
 
 
