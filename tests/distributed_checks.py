@@ -145,7 +145,9 @@ def main(rank, folder):
         traceback.print_exc()
         sys.stderr.flush()
         os._exit(1)  # the other rank may be waiting in a collective: do not wait for it in turn
-    dist.destroy_process_group()
+    dist.barrier()
+    sys.stdout.flush()
+    os._exit(0)  # torch may hang on its way out: a freed model waits for gloo's thread, which waits for the interpreter
 
 
 if __name__ == "__main__":
