@@ -13,6 +13,7 @@ from rich.progress import Progress, TaskID
 from rich.table import Table
 
 from dynabound import __version__
+from dynabound._files import write_whole
 from dynabound.lab.commands import register as register_lab
 
 if TYPE_CHECKING:
@@ -47,9 +48,7 @@ def _write_json(folder: Path, name: str, value: Any) -> Path:
     """Write whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    temporary = path.with_suffix(".json.tmp")
-    temporary.write_text(json.dumps(value, indent=2) + "\n")
-    temporary.replace(path)
+    write_whole(path, (json.dumps(value, indent=2) + "\n").encode(), durable=False)
     return path
 
 

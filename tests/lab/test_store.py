@@ -5,8 +5,8 @@ import lab_worker as worker
 import pytest
 import torch
 
+from dynabound._files import write_whole
 from dynabound.lab import checkpoint
-from dynabound.lab.files import write_whole
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
 from dynabound.lab.train import train

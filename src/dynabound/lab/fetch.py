@@ -7,8 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dynabound._files import write_whole
 from dynabound.lab.data import SOURCES, DataError, data_home
-from dynabound.lab.files import write_whole
 
 __all__ = ["fetch"]
 

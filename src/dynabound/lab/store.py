@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
+from dynabound._files import write_whole
 from dynabound.lab import checkpoint
 from dynabound.lab.errors import LabError
-from dynabound.lab.files import write_whole
 from dynabound.lab.spec import RunSpec
 
 __all__ = ["ENDED", "Run", "Store", "StoreError"]

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynabound._files import replacing
 from dynabound.bounds import FAMILIES, Certificate, certificate, evaluate
-from dynabound.lens._files import replacing
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,13 +5,13 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import matplotlib
 
+from dynabound._files import write_whole
 from dynabound.theory import failures, guarantees
 from dynabound.theory.draw import draw
 from dynabound.theory.verdicts import Study
@@ -57,11 +57,6 @@ def write(study: Study, folder: Path) -> list[Path]:
     paths = []
     for kind, content in contents.items():
         path = folder / f"{study.name}.{kind}"
-        partial = folder / f".{path.name}.{os.getpid()}"
-        try:
-            partial.write_bytes(content)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_whole(path, content, durable=False)
         paths.append(path)
     return paths

@@ -2,33 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
-__all__ = ["write_whole"]
 
-
-def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:
-    """Replace ``path`` by a file of ``contents``, at one instant; ``durable`` makes it survive a power cut.
+@contextmanager
+def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
+    """A file that takes the place of ``path`` when all is written; ``durable`` makes it survive a power cut.
 
     Whatever happens, ``path`` holds the old contents or the new ones.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
-            file.write(contents)
+            yield file
             file.flush()
             if durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
     if durable and os.name == "posix":
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)
         finally:
             os.close(folder)
+
+
+def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:
+    """Replace ``path`` by a file of ``contents``, at one instant."""
+    with replacing(path, durable) as file:
+        file.write(contents)
