@@ -14,6 +14,7 @@ from rich.table import Table
 
 from dynabound import __version__
 from dynabound.lab.commands import register as register_lab
+from dynabound.lab.study_commands import register as register_studies
 
 if TYPE_CHECKING:
     from dynabound.theory.study import Study
@@ -204,3 +205,4 @@ def _print_listed(listed: dict[str, str]) -> None:
 
 
 register_lab(app)
+register_studies(app)
