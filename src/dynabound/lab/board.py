@@ -25,22 +25,14 @@ def describe(spec: RunSpec) -> str:
     'digits perceptron adam lr 0.001 seed 2'
     """
     layers = f"-{spec.layers}" if spec.layers else ""
-    options = "".join(f" {key} {_short(value)}" for key, value in spec.opt)
+    options = "".join(f" {key} {_short(value)}" for key, value in spec.options.items())
     return f"{spec.task} {spec.model}{layers} {spec.optimizer} lr {spec.lr:g}{options} seed {spec.seed}"
 
 
 def _short(value: Any) -> str:
-    return (
-        ",".join([_short(each) for each in value])
-        if isinstance(value, tuple)
-        else f"{value:g}"
-        if _number(value)
-        else str(value)
-    )
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if isinstance(value, tuple):
+        return ",".join([_short(each) for each in value])
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Board:

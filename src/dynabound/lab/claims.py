@@ -41,7 +41,7 @@ def overall(checks: list[Check]) -> str:
 
 
 def _error(a: list[float], b: list[float]) -> float:
-    """So much as chance may make: t standard errors of the difference of two means; infinite where a spread is unknown."""
+    """What chance may do to the difference of two means: t standard errors, infinite where a spread is unknown."""
     freedom = len(a) + len(b) - 2
     if min(len(a), len(b)) < 2:
         return math.inf

@@ -35,7 +35,7 @@ _DEATHS = 2
 class Event:
     """What happened to a run.
 
-    It was ``started``, is ``running``, ``retried`` or ``stopped``, or has ended: ``finished``, ``diverged``, ``failed``.
+    It was ``started``, ``retried`` or ``stopped``, is ``running``, or ended as ``finished``, ``diverged``, ``failed``.
     """
 
     run: str

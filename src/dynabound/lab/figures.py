@@ -151,13 +151,14 @@ def _steps(data: dict[str, Any]) -> Figure:
     figure = _new(7.4, 4.2, data["title"])
     axes = figure.subplots()
     _dress(axes, "", "step size α of SGDM, final step size α* of AdaBound", "final test accuracy (%)")
-    count = len(data["panels"])
+    count, lowest = len(data["panels"]), []
     for place, panel in enumerate(data["panels"]):
         bars = [(curve["label"].split("= ")[-1], curve["test"]) for curve in panel["curves"]]
         finals = [[seed[-1] for seed in seeds] for _, seeds in bars]
         heights = [sum(values) / len(values) if values else 0.0 for values in finals]
         low, high = ([abs(edge(values) - height) if values else 0.0 for values, height in zip(
             finals, heights, strict=True)] for edge in (min, max))  # fmt: skip
+        lowest += [height for height in heights if height > 0]
         positions = [i + (place - (count - 1) / 2) * 0.8 / count for i in range(len(bars))]
         style: dict[str, Any] = dict(color=(_GREEN, _BLUE, _ORANGE)[place], hatch=("", "", "//")[place])
         axes.bar(positions, heights, 0.8 / count, yerr=[low, high], capsize=2, label=panel["name"], **style)
@@ -165,10 +166,7 @@ def _steps(data: dict[str, Any]) -> Figure:
         for x, values in zip(positions, finals, strict=True):
             if not values:
                 axes.text(x, 1, "diverged", rotation=90, ha="center", va="bottom", fontsize=8)
-    low = min(
-        (seeds[0][-1] for panel in data["panels"] for curve in panel["curves"] if (seeds := curve["test"])), default=8
-    )
-    axes.set_ylim(max(0, low - 8), 100.5)
+    axes.set_ylim(max(0.0, min(lowest, default=8.0) - 8), 100.5)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
@@ -182,8 +180,8 @@ def _heatmaps(data: dict[str, Any]) -> Figure:
 
     scale = Normalize(min(logs, default=0), max([*logs, min(logs, default=0) + 1e-9]))
     image = None
-    for part, (name, method) in zip(figure.subfigures(1, max(1, len(methods))).flat
-                                    if len(methods) > 1 else [figure], methods.items(), strict=True):  # fmt: skip
+    parts: Any = figure.subfigures(1, len(methods), squeeze=False)
+    for part, (name, method) in zip(parts.flat, methods.items(), strict=True):
         part.suptitle(f"{name}, step {method['step']:,}", fontsize=11)
         grid = part.add_gridspec(4, 3, height_ratios=[1, 1, 1, 0.45])
         cells = [(grid[i // 3, i % 3], item) for i, item in enumerate(method["kernels"].items())]

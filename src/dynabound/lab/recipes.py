@@ -14,18 +14,18 @@ __all__ = ["PACE", "STUDIES", "TUNED", "WORKLOADS", "Row", "Study", "choose"]
 
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
-_DEMO_CNN = dict(task="digits", width=1 / 16, epochs=12, decay_after=9, batch_size=64)
+_DEMO_CNN = dict(task="digits", width=1 / 16, epochs=8, decay_after=6, batch_size=64)
 _LAPTOP_CNN = dict(task="cifar10", width=0.125, epochs=20, decay_after=15, examples=10_000)
 _PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
-_DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=6, examples=30_000)
+_DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
 _LAPTOP_LSTM = dict(task="ptb", hidden=100, epochs=10, examples=200_000)
 _PAPER_LSTM = dict(task="ptb", hidden=200, epochs=200)
 
 WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
     "demo": {
-        "perceptron": dict(task="digits", hidden=100, epochs=100),
+        "perceptron": dict(task="digits", hidden=100, epochs=40),
         "resnet34": {**_RESNET, **_DEMO_CNN},
-        "densenet121": {**_DENSENET, **_DEMO_CNN, "epochs": 8, "decay_after": 6},
+        "densenet121": {**_DENSENET, **_DEMO_CNN, "batch_size": 128},
         # Short epochs: the rates are told at the end of each.
         "resnet34-rates": {**_RESNET, **_DEMO_CNN, "examples": 320, "epochs": 60, "decay_after": None, "rates": True},
         **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 2, 3)},
@@ -48,7 +48,7 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
 """What is trained at each scale: the fields of a RunSpec that the methods share."""
 
 PACE: dict[str, dict[str, float]] = {
-    "demo": {"perceptron": 20, "resnet34": 17, "densenet121": 17, "resnet34-rates": 17, "lstm": 31},
+    "demo": {"perceptron": 20, "resnet34": 17, "densenet121": 33, "resnet34-rates": 78, "lstm": 31},
     "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "resnet34-rates": 5, "lstm": 4.6},
     "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "resnet34-rates": 1, "lstm": 1},
 }

@@ -117,7 +117,7 @@ def _table(methods: list[Curve]) -> list[dict[str, Any]]:
 
 
 def _step_size(curve: Curve) -> str:
-    options = {key: value for key, value in curve.spec.opt if key in ("betas", "final_lr", "gamma")}
+    options = {key: value for key, value in curve.spec.options.items() if key in ("betas", "final_lr", "gamma")}
     pairs: list[tuple[str, Any]] = [("lr", f"{curve.spec.lr:g}"), *options.items()]
     text = ", ".join(f"{key} {value}" for key, value in pairs)
     return f"{text} (best of {len(curve.search.tried)})" if curve.search and curve.search.tried else text
