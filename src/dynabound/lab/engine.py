@@ -123,11 +123,20 @@ class LocalEngine:
             yield Event(spec.name, "started")
 
 
+def _context() -> Any:
+    """How processes are made: by a server that has torch loaded already, where the system has such a thing."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
 class _Worker:
     """One process, as its employer sees it."""
 
     def __init__(self, threads: int, options: dict[str, Any]) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, threads, options), daemon=True)
         self.process.start()

@@ -168,8 +168,8 @@ _RULE = """<details><summary>How the verdicts are made</summary>
 difference counts if it is more than <i>t</i> standard errors (Student's 97.5 % point for the number of seeds): then the
 claim is <b>reproduced</b>, or, if the difference points the other way, <b>not reproduced</b>. If it is less, the claim
 is <b>not decided at this scale</b>; so it is if a run is missing. A method that diverged is worse than one that did
-not. A study is reproduced if all its claims are, and not reproduced if one of them is not. Claims about learning rates are
-read from single runs. Claims of the theory hold or fail.</p></details>"""
+not. A study is reproduced if all its claims are, and not reproduced if one of them is not. Claims about learning rates
+are read from single runs. Claims of the theory hold or fail.</p></details>"""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #566072; --paper: #fff; --card: #f6f7f9; --line: #d9dde4;
