@@ -1,6 +1,5 @@
 """Verdicts on numbers whose verdict is known."""
 
-
 import pytest
 import scipy.stats
 

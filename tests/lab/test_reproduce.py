@@ -156,12 +156,12 @@ def test_adabound_starts_like_adam_on_digits(tmp_path):
     first = {}
     for label in ("Adam", "AdaBound", "SGDM"):
         spec = recipes.replace(rows[label].spec("demo"), epochs=1)
-        first[label] = reproduce_first_loss(spec, tmp_path)
+        first[label] = first_loss(spec, tmp_path)
     assert abs(first["AdaBound"] - first["Adam"]) < 0.2 * abs(first["SGDM"] - first["Adam"])
 
 
-def reproduce_first_loss(spec, folder):
-    (event,) = [e for e in cases.InProcess().run([spec], Store(folder)) if e.state != "started"]
+def first_loss(spec, folder):
+    assert [event.state for event in cases.InProcess().run([spec], Store(folder))] == ["started", "finished"]
     return Store(folder).run(spec).metrics()[0]["train_loss"]
 
 
@@ -211,8 +211,7 @@ def test_dry_run_tells_and_runs_nothing(tmp_path):
 
 
 def test_the_cost_of_a_perceptron_is_its_arithmetic():
-    """2 operations per weight and example forward, twice that backward; a sixth of the data is evaluated, forward only."""
-    (spec,) = cases.specs(1)
+    """A weight costs 2 operations forward and 4 backward, per example; the test images are evaluated forward only."""
     specs = [recipes.replace(STUDIES["mnist"].rows[0].spec("paper"), seed=seed) for seed in range(2)]
     (cost,) = estimate.estimate(specs)
     assert (cost.runs, cost.steps) == (2, 2 * 100 * 469)
@@ -224,7 +223,7 @@ def test_the_cost_of_a_perceptron_is_its_arithmetic():
 
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     out = str(tmp_path / "out")
-    result = run("reproduce", "mnist", "--out", out, "--jobs", "1", "--json")
+    result = run("reproduce", "mnist", "--out", out, "--jobs", "2", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
     assert told["studies"][0]["runs"] == {"finished": 18}
@@ -238,7 +237,7 @@ def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
 
 def test_tune_reports_its_winner(tmp_path):
     arguments = ["--optimizer", "adagrad", "--optimizer", "adabound", "--hidden", "4", "--epochs", "1",
-                 "--examples", "64", "--jobs", "1", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
+                 "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments, "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)

@@ -108,7 +108,8 @@ def _curves(data: dict[str, Any]) -> Figure:
     if data["shared_legend"]:
         handles = {label: handle for axes in grid.flat for handle, label in zip(
             *axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
-        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=6, frameon=False)
+        columns = 3 if any("(no run)" in label for label in handles) else 6
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
@@ -118,7 +119,7 @@ _SPLITS = {"train": "training", "test": "test"}
 def _band(axes: Axes, seeds: list[list[float]], label: str, style: dict[str, Any]) -> None:
     """The mean over seeds, and one standard deviation on either side."""
     if not seeds:
-        axes.plot([], [], label=f"{label} (no run finished)", **style)
+        axes.plot([], [], label=f"{label} (no run)", **style)
         return
     epochs = range(1, len(seeds[0]) + 1)
     columns = list(zip(*seeds, strict=True))

@@ -118,11 +118,15 @@ def _failures(failures: list[dict[str, str]]) -> str:
         return ""
     items = "".join(
         f"<li><code>{escape(f['run'])}</code> {escape(f['method'])}: "
-        f"<b>{escape('not run' if f['state'] == 'new' else f['state'])}</b>"
+        f"<b>{_word(f['state'])}</b>"
         f"{': ' + escape(f['error']) if f['error'] else ''}</li>"
         for f in failures
     )
     return f'<div class="failures" role="alert"><b>Runs without a result</b><ul>{items}</ul></div>'
+
+
+def _word(state: str) -> str:
+    return "not run" if state == "new" else escape(state)
 
 
 def _figure(figure: dict[str, Any]) -> str:
@@ -147,7 +151,7 @@ def _measured(table: dict[str, Any]) -> str:
     for row in table["rows"]:
         spread = "" if row["final_spread"] is None else f" ± {row['final_spread']:.2f}"
         unwell = {state: row["states"].count(state) for state in row["states"] if state != "finished"}
-        note = "".join(f" <b class=no>{count} {escape(state)}</b>" for state, count in unwell.items())
+        note = "".join(f" <b class=no>{count} {_word(state)}</b>" for state, count in unwell.items())
         cells = [
             _cell(f"{escape(row['method'])}{note}<br><small>{escape(row['settings'])}</small>", row["method"]),
             _cell(_number(row["final"]) + spread, row["final"], "number"),
