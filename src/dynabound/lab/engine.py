@@ -91,7 +91,7 @@ class LocalEngine:
             if not busy:
                 return
             for connection in wait(list(busy)):
-                worker = busy[connection]  # type: ignore[index]
+                worker = busy[connection]
                 spec = worker.spec
                 if spec is None:
                     continue

@@ -156,7 +156,7 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
         if any(curve.row.tuned(scale) for curve in mine):
             lines.append("step sizes: the paper's search, on seed 0; AdaBound and AMSBound keep their defaults")
         elif any(curve.row.lr is None for curve in mine):
-            lines.append("step sizes: each method's default, not searched for at this scale")
+            lines.append("step sizes: fixed, not searched for at this scale; AdaBound and AMSBound keep their defaults")
         pace = PACE[scale]["lstm" if workload.startswith("lstm") else workload]
         if pace != 1:
             lines.append(
