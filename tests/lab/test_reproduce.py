@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import study_cases as cases
@@ -155,7 +156,7 @@ def test_adabound_starts_like_adam_on_digits(tmp_path):
     rows = {row.label: row for row in STUDIES["mnist"].rows}
     first = {}
     for label in ("Adam", "AdaBound", "SGDM"):
-        spec = recipes.replace(rows[label].spec("demo"), epochs=1)
+        spec = replace(rows[label].spec("demo"), epochs=1)
         first[label] = first_loss(spec, tmp_path)
     assert abs(first["AdaBound"] - first["Adam"]) < 0.2 * abs(first["SGDM"] - first["Adam"])
 
@@ -212,7 +213,7 @@ def test_dry_run_tells_and_runs_nothing(tmp_path):
 
 def test_the_cost_of_a_perceptron_is_its_arithmetic():
     """A weight costs 2 operations forward and 4 backward, per example; the test images are evaluated forward only."""
-    specs = [recipes.replace(STUDIES["mnist"].rows[0].spec("paper"), seed=seed) for seed in range(2)]
+    specs = [replace(STUDIES["mnist"].rows[0].spec("paper"), seed=seed) for seed in range(2)]
     (cost,) = estimate.estimate(specs)
     assert (cost.runs, cost.steps) == (2, 2 * 100 * 469)
     weights = 784 * 100 + 100 * 10
@@ -233,6 +234,16 @@ def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     assert "mnist" in again.stdout
     assert "report.html" in again.stdout
     assert (tmp_path / "out" / "demo" / "report.html").read_bytes() == page
+
+
+def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, tmp_path):
+    rows = [replace(row, optimizer="deadly:Raises") if row.label == "SGDM" else row for row in tiny.rows]
+    monkeypatch.setitem(STUDIES, "mnist", replace(tiny, rows=tuple(rows), seeds={"demo": 1}))
+    result = run("reproduce", "mnist", "--out", str(tmp_path), "--jobs", "2")
+    assert result.exit_code == 1
+    assert "1 runs failed" in result.stderr
+    assert "5 finished" in result.stdout
+    assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 
 def test_tune_reports_its_winner(tmp_path):

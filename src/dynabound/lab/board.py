@@ -45,8 +45,7 @@ class Board:
         self._pace: dict[tuple[Any, ...], float] = {}  # from a kind of run to its seconds per epoch
         self._last: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, TaskID] = {}
-        self.failed: dict[str, str] = {}
-        self.ended = 0
+        self.ended, self.failed = 0, 0
         self._total = bar.add_task("all runs", total=0, left="") if bar else None
 
     def begin(self, specs: list[RunSpec]) -> None:
@@ -85,7 +84,7 @@ class Board:
         self._left.pop(spec.name, None)
         self.ended += 1
         if event.state == "failed":
-            self.failed[spec.name] = event.error
+            self.failed += 1
         if self._bar and self._total is not None:
             self._bar.update(self._total, completed=self.ended, left=self.left())
         if not self._bar or event.state not in ENDED:

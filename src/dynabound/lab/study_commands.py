@@ -58,10 +58,13 @@ def reproduce(
             _dry_run(runs.plan(chosen, scale, store), scale, as_json)
             return
         runs.check((row.spec(scale) for study in chosen for row in study.rows), out, data_dir)
-        _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, jobs, data_dir, device, as_json)
+        failed = _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, jobs, data_dir, device, as_json)
         if any(not study.rows for study in chosen):
             _play_theory(out / "theory", as_json)
         _report([study.name for study in chosen], scale, out, as_json)
+    if failed:
+        typer.echo(f"{failed} runs failed; the report tells why, and the same command tries them again", err=True)
+        raise typer.Exit(1)
 
 
 def _run(
@@ -71,10 +74,12 @@ def _run(
     data_dir: Path | None,
     device: str,
     quiet: bool,
-) -> None:
+) -> int:
+    """Run all that ``source`` wants; how many runs failed."""
     try:
         with LocalEngine(jobs, data_dir, device) as engine, board(engine.jobs, quiet) as shown:
             runs.complete(source, store, engine, shown.begin, shown.listen)
+            return shown.failed
     except KeyboardInterrupt:
         typer.echo("\ninterrupted; the same command goes on from here", err=True)
         sys.exit(130)

@@ -14,7 +14,7 @@ NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
 
 def missing(folder: Path) -> list[str]:
     """The demonstrations that have not been played yet."""
-    return [name for name in NAMES if read(folder, name) is None]
+    return [name for name in NAMES if read(folder, name) is None or not (folder / f"{name}.svg").is_file()]
 
 
 def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
