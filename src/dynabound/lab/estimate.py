@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -17,7 +18,7 @@ __all__ = ["GPU_FLOPS", "Cost", "estimate"]
 GPU_FLOPS = 10e12
 """Operations per second that a data-centre GPU is assumed to sustain on these networks."""
 _PTB_WORDS, _PTB_VOCABULARY = 929_589, 10_000
-_STEPS = 3
+_IMAGES = 16  # are measured, and taken for a part of a batch: a whole one of a wide network takes a CPU minutes
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,19 @@ def estimate(specs: Iterable[RunSpec], tell: Callable[[str], None] = lambda _: N
 def _measure(spec: RunSpec) -> tuple[int, float, float]:
     """Steps of an epoch, operations and seconds of a step, each with its share of the evaluation."""
     data = _stand_in(spec)
+    batch = int(spec.batch_size or 1)
+    small = batch if spec.text else min(batch, _IMAGES)
     with torch.random.fork_rng([]):
-        training = Training(spec, data, torch.device("cpu"))
+        training = Training(replace(spec, batch_size=small), data, torch.device("cpu"))
         batches = training.train_epoch()
-        next(batches)
+        next(batches)  # the first is slower
         started = time.perf_counter()
-        for _ in range(_STEPS):
-            next(batches)
-        seconds = (time.perf_counter() - started) / _STEPS
+        next(batches)
+        seconds = (time.perf_counter() - started) * batch / small
     train, test = (data.train, data.test) if isinstance(data, Text) else (data.train[0], data.test[0])
     evaluated = 1 + len(test) / min(len(train), spec.examples or len(train)) / 3
-    return training.batches.steps, evaluated * _flops(training, data), evaluated * seconds
+    steps = math.ceil(training.batches.steps * small / batch)
+    return steps, evaluated * batch * _flops(training, data), evaluated * seconds
 
 
 def _stand_in(spec: RunSpec) -> Data:
@@ -87,14 +90,13 @@ def _stand_in(spec: RunSpec) -> Data:
 
 
 def _flops(training: Training, data: Data) -> float:
-    """Operations of a step: forward, and twice as many backward."""
+    """Operations of a step per image, or per row of words: forward, and twice as many backward."""
     from torch.utils.flop_counter import FlopCounterMode
 
     spec = training.spec
     if isinstance(data, Text):  # torch does not count inside of an LSTM
-        hidden, layers, words = spec.hidden or 0, spec.layers or 0, (spec.batch_size or 0) * (spec.bptt or 0)
+        hidden, layers, words = spec.hidden or 0, spec.layers or 0, spec.bptt or 0
         return 3.0 * 2 * words * (8 * layers * hidden**2 + hidden * data.vocabulary)
-    shape = (spec.batch_size or 0, *data.train[0].shape[1:])
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        training.model.eval()(torch.zeros(shape))
+        training.model.eval()(torch.zeros(1, *data.train[0].shape[1:]))
     return 3.0 * float(counter.get_total_flops())
