@@ -119,6 +119,8 @@ def _ptb(panels: Panels, _: Any) -> list[Check]:
     difference, error = mean(gains[1]) - mean(gains[0]), _error(gains[1], gains[0])
     measured = f"gain of AdaBound over Adam: L1 {_text(gains[0])} %, L3 {_text(gains[1])} % (± {error:.2f})"
     verdict = UNDECIDED if math.isnan(difference) else _judge(difference, error)
+    if gains[1] and mean(gains[1]) <= 0:
+        verdict = NOT_REPRODUCED  # there is no gain that could be larger
     return [*checks, Check("the gain over Adam is larger with three layers than with one", measured, verdict)]
 
 

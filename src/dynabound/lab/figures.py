@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "draw", "save"]
 
 KINDS = ("png", "svg", "pdf")
-_FORMAT = 1  # to be raised when a drawing changes, so that old files are drawn anew
+_FORMAT = 2  # to be raised when a drawing changes, so that old files are drawn anew
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _BLUE, _SKY, _GREEN, _ORANGE, _RED, _PURPLE, _BLACK, _GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
@@ -102,6 +102,7 @@ def _curves(data: dict[str, Any]) -> Figure:
         _dress(axes, title, "epoch", f"{_SPLITS[split]} {data['metric']}")
         for place, curve in enumerate(panel["curves"]):
             _band(axes, curve[split], curve["label"], _style(curve["label"], place))
+        axes.xaxis.get_major_locator().set_params(integer=True)
         _limits(axes, [curve[split] for curve in panel["curves"]], data["metric"])
         if not data["shared_legend"]:
             axes.legend(fontsize=8, loc="best")
@@ -140,6 +141,10 @@ def _limits(axes: Axes, curves: list[list[list[float]]], metric: str) -> None:
         return
     if metric == "perplexity":
         low, high = min(late), max(late)
+        if high > 3 * low:
+            axes.set(yscale="log", ylabel=f"{axes.get_ylabel()} (log scale)")
+            axes.set_ylim(0.9 * low, 1.1 * high)
+            return
         axes.set_ylim(low - 0.05 * (high - low), high + 0.1 * (high - low))
     else:
         low = max(min(late), min(max(ends) - 40, sorted(ends)[len(ends) // 4] - 5))

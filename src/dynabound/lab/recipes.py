@@ -48,9 +48,9 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
 """What is trained at each scale: the fields of a RunSpec that the methods share."""
 
 PACE: dict[str, dict[str, float]] = {
-    "demo": {"perceptron": 20, "resnet34": 17, "densenet121": 33, "resnet34-rates": 78, "lstm": 31},
-    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "resnet34-rates": 5, "lstm": 4.6},
-    "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "resnet34-rates": 1, "lstm": 1},
+    "demo": {"perceptron": 20, "resnet34": 17, "densenet121": 33, "lstm": 31},
+    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "lstm": 4.6},
+    "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "lstm": 1},
 }
 """Steps of an epoch of the paper, over steps of an epoch at this scale. The bounds' speed γ is multiplied by it, so
 that they close in as fast per epoch as the paper's."""
@@ -91,11 +91,14 @@ class Row:
     def spec(self, scale: str) -> RunSpec:
         """The run of seed 0, before any search for a step size."""
         opt = dict(self.opt)
-        pace = PACE[scale]["lstm" if self.workload.startswith("lstm") else self.workload]
         if self.optimizer in ("adabound", "amsbound"):
-            opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * pace:.6g}")
+            opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.pace(scale):.6g}")
         lr = self.lr if self.lr is not None else FIXED[scale].get(self.workload, {}).get(self.optimizer)
         return RunSpec(**WORKLOADS[scale][self.workload], optimizer=self.optimizer, lr=lr, opt=opt, scale=scale)
+
+    def pace(self, scale: str) -> float:
+        """What γ is multiplied by."""
+        return PACE[scale][self.workload.partition("-")[0]]
 
     def tuned(self, scale: str) -> bool:
         """Whether the step size is searched for."""

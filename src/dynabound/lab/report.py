@@ -12,7 +12,7 @@ from dynabound.lab import figures, page, rates, theorems
 from dynabound.lab.claims import CLAIMS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, overall
 from dynabound.lab.errors import LabError
 from dynabound.lab.files import write_whole
-from dynabound.lab.recipes import PACE, Study
+from dynabound.lab.recipes import Study
 from dynabound.lab.results import Curve, curves, mean, spread
 from dynabound.lab.store import Store
 
@@ -157,11 +157,11 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
             lines.append("step sizes: the paper's search, on seed 0; AdaBound and AMSBound keep their defaults")
         elif any(curve.row.lr is None for curve in mine):
             lines.append("step sizes: fixed, not searched for at this scale; AdaBound and AMSBound keep their defaults")
-        pace = PACE[scale]["lstm" if workload.startswith("lstm") else workload]
+        pace = mine[0].row.pace(scale)
         if pace != 1:
             lines.append(
-                f"bounds: γ is {pace:g} times the paper's, for an epoch has so many times fewer steps here: "
-                "the bounds close in as fast per epoch"
+                f"bounds: γ is {pace:g} times the paper's, for an epoch of all data has so many times fewer steps "
+                "here: the bounds close in as fast per epoch"
             )
     return list(dict.fromkeys(lines))
 
