@@ -6,7 +6,7 @@ READY := .venv/.ready
 .PHONY: demo test bench lint clean
 
 demo: $(READY)
-	$(BIN)/python examples/digits.py --out demo
+	$(BIN)/dynabound reproduce --scale demo --out demo
 
 test: $(READY)
 	$(BIN)/python -m pytest

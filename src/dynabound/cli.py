@@ -15,6 +15,7 @@ from rich.table import Table
 from dynabound import __version__
 from dynabound._files import write_whole
 from dynabound.lab.commands import register as register_lab
+from dynabound.lab.study_commands import register as register_studies
 
 if TYPE_CHECKING:
     from dynabound.theory.verdicts import Study
@@ -206,3 +207,4 @@ def _print_listed(listed: dict[str, str]) -> None:
 
 
 register_lab(app)
+register_studies(app)

@@ -1,0 +1,233 @@
+"""Where runs execute. An engine takes specs and a store, and tells how the runs go: here, in processes of this machine.
+
+Whatever happens to a run is in the store: an engine's events are only for those who watch.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any, Protocol
+
+from typing_extensions import Self
+
+from dynabound._files import write_whole
+from dynabound.lab.errors import LabError
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.train import Progress, train
+
+__all__ = ["Engine", "Event", "LocalEngine", "cores", "record_failure"]
+
+_REFRESH = 0.2  # seconds between two words about the same run
+_PATIENCE = 30.0  # seconds for a run to save itself when it is told to stop
+_DEATHS = 2
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened to a run.
+
+    It was ``started``, ``retried`` or ``stopped``, is ``running``, or ended as ``finished``, ``diverged``, ``failed``.
+    """
+
+    run: str
+    state: str
+    progress: Progress | None = None
+    error: str = ""
+
+
+class Engine(Protocol):
+    """What a study needs to know about the place where its runs execute."""
+
+    jobs: int
+    """How many runs go on at the same time."""
+
+    def run(self, specs: Sequence[RunSpec], store: Store) -> Iterator[Event]:
+        """Bring all ``specs`` to their end in ``store``; a run that fails does not keep the others from going on."""
+
+
+def cores() -> int:
+    """The processor cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalEngine:
+    """``jobs`` processes that share out this machine's cores. To be used in a ``with`` statement.
+
+    A process that dies is replaced, and its run goes on from its last checkpoint; if it dies again, the run has failed.
+    Leaving the ``with`` statement, in whichever way, lets every run that goes on save itself first.
+    """
+
+    def __init__(self, jobs: int | None = None, data_dir: str | Path | None = None, device: str = "cpu") -> None:
+        self.jobs = jobs or cores()
+        self._options = {"data_dir": data_dir, "device": device}
+        self._workers: list[_Worker] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self._workers:
+            worker.tell(None)
+        deadline = time.monotonic() + _PATIENCE
+        for worker in self._workers:
+            worker.end(max(0.0, deadline - time.monotonic()))
+        self._workers.clear()
+
+    def run(self, specs: Sequence[RunSpec], store: Store) -> Iterator[Event]:
+        """See :meth:`Engine.run`."""
+        queue, deaths = deque(specs), dict.fromkeys((spec.name for spec in specs), 0)
+        while True:
+            yield from self._start(queue, store)
+            busy = {worker.connection: worker for worker in self._workers if worker.spec}
+            if not busy:
+                return
+            for connection in wait(list(busy)):
+                worker = busy[connection]
+                spec = worker.spec
+                if spec is None:
+                    continue
+                event = worker.hear()
+                if event is not None:
+                    yield event
+                    continue
+                self._workers.remove(worker)
+                deaths[spec.name] += 1
+                error = f"its process died ({worker.end(0)})"
+                if deaths[spec.name] < _DEATHS:
+                    queue.appendleft(spec)
+                    yield Event(spec.name, "retried", error=error)
+                else:
+                    record_failure(store, spec, error)
+                    yield Event(spec.name, "failed", error=error)
+
+    def _start(self, queue: deque[RunSpec], store: Store) -> Iterator[Event]:
+        """Give every idle worker a run; hire workers as long as there are runs for them."""
+        while queue:
+            worker = next((worker for worker in self._workers if worker.spec is None), None)
+            if worker is None:
+                if len(self._workers) >= self.jobs:
+                    return
+                worker = _Worker(max(1, cores() // self.jobs), self._options)
+                self._workers.append(worker)
+            spec = queue.popleft()
+            worker.begin(spec, store)
+            yield Event(spec.name, "started")
+
+
+def _context() -> Any:
+    """How processes are made: by a server that has torch loaded already, where the system has such a thing."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return context
+
+
+class _Worker:
+    """One process, as its employer sees it."""
+
+    def __init__(self, threads: int, options: dict[str, Any]) -> None:
+        context = _context()
+        self.connection, theirs = context.Pipe()
+        self.process = context.Process(target=_work, args=(theirs, threads, options), daemon=True)
+        self.process.start()
+        theirs.close()  # or else the end of the process would not be the end of the connection
+        self.spec: RunSpec | None = None
+
+    def begin(self, spec: RunSpec, store: Store) -> None:
+        self.spec = spec
+        self.tell((spec.to_dict(), str(store.root)))
+
+    def tell(self, message: Any) -> None:
+        try:
+            self.connection.send(message)
+        except OSError:  # it is dead: hear() will notice
+            return
+
+    def hear(self) -> Event | None:
+        """What it says; None if it is dead."""
+        try:
+            event: Event = self.connection.recv()
+        except (EOFError, OSError):
+            return None
+        if event.state != "running":
+            self.spec = None
+        return event
+
+    def end(self, seconds: float) -> str:
+        """Wait so long for its end, then make an end; how it ended."""
+        self.process.join(seconds or 1.0)
+        if self.process.exitcode is None:
+            self.process.kill()
+            self.process.join()
+        self.connection.close()
+        code = self.process.exitcode or 0
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _work(connection: Connection, threads: int, options: dict[str, Any]) -> None:
+    """The life of a worker: until it is told None, or its employer is gone."""
+    import torch
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the employer tells what to do
+    torch.set_num_threads(threads)
+    while True:
+        try:
+            message = connection.recv()
+        except (EOFError, OSError):
+            return
+        if message is None:
+            return
+        spec, store = RunSpec.from_dict(message[0]), Store(message[1])
+        try:
+            event = Event(spec.name, _train(spec, store, connection, options))
+        except Exception as error:  # whatever it is, the other runs go on
+            text = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
+            record_failure(store, spec, text)
+            event = Event(spec.name, "failed", error=text)
+        try:
+            connection.send(event)
+        except OSError:
+            return
+
+
+def _train(spec: RunSpec, store: Store, connection: Connection, options: dict[str, Any]) -> str:
+    run = store.run(spec)
+    # A process of an earlier, killed command may still be saving this run, or another command be training it.
+    while run.locked() and not connection.poll():
+        time.sleep(_REFRESH)
+    last = 0.0
+
+    def tell(progress: Progress) -> None:
+        nonlocal last
+        if progress.metrics or time.monotonic() - last >= _REFRESH:
+            last = time.monotonic()
+            try:
+                connection.send(Event(spec.name, "running", progress))
+            except OSError:  # the employer is gone, as stop() is about to find out
+                return
+
+    # Anything on the line, even its end, is the wish to stop.
+    stop: Callable[[], bool] = connection.poll
+    return train(spec, store, progress=tell, stop=stop, **options).state
+
+
+def record_failure(store: Store, spec: RunSpec, error: str) -> None:
+    """Leave word of a failure in the store, if that takes it."""
+    run = store.run(spec)
+    try:
+        with run.lock():
+            if not (run.folder / "spec.json").exists():
+                write_whole(run.folder / "spec.json", (spec.to_json() + "\n").encode())
+            run.write_status("failed", error=error)
+    except (LabError, OSError):
+        return

@@ -1,0 +1,116 @@
+"""Studies -> runs: what is still to be run, and running it until nothing is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dynabound.lab import data as datasets
+from dynabound.lab.engine import Engine, Event
+from dynabound.lab.errors import LabError
+from dynabound.lab.recipes import Study, seeded
+from dynabound.lab.results import gather, losses
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import ENDED, Store
+from dynabound.lab.tune import Loss, search
+
+__all__ = ["Planned", "check", "complete", "plan", "tuning", "wanted"]
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run of a study, as far as it is known."""
+
+    study: str
+    label: str
+    spec: RunSpec
+    state: str
+    note: str = ""
+
+
+def plan(studies: Iterable[Study], scale: str, store: Store) -> list[Planned]:
+    """All runs, in the order of the studies. Where a search is not over, the default stands in for its winner."""
+    runs, loss = [], losses(store)
+    for study in studies:
+        for row, found, specs in gather(study, scale, store, loss):
+            label = f"{row.panel}: {row.label}"
+            searched = [*(spec for spec, _ in found.tried), *found.wanted] if found else []
+            runs += [Planned(study.name, label, spec, _state(store, spec), "search") for spec in searched]
+            known = {spec.name for spec in searched}
+            note = "" if specs else "step size not known yet"
+            for spec in specs or seeded(row.spec(scale), study.seeds[scale])[1:]:
+                if spec.name not in known:
+                    runs.append(Planned(study.name, label, spec, _state(store, spec), note))
+    return runs
+
+
+def _state(store: Store, spec: RunSpec) -> str:
+    return str(store.run(spec).status()["state"])
+
+
+def wanted(studies: Iterable[Study], scale: str, store: Store, loss: Loss) -> list[RunSpec]:
+    """The runs that have to be made before anything more can be said."""
+    specs: list[RunSpec] = []
+    for study in studies:
+        for _, found, runs in gather(study, scale, store, loss):
+            specs += found.wanted if found and found.wanted else runs
+    return specs
+
+
+def complete(
+    source: Callable[[Loss], Sequence[RunSpec]],
+    store: Store,
+    engine: Engine,
+    begin: Callable[[list[RunSpec]], None],
+    listen: Callable[[Event], None],
+) -> None:
+    """Run what ``source`` wants, ask it again, and so on until it wants nothing; what fails is not tried twice."""
+    tried: set[str] = set()
+    while True:
+        specs = {
+            spec.name: spec
+            for spec in source(losses(store, tried))
+            if spec.name not in tried and _state(store, spec) not in ENDED
+        }
+        if not specs:
+            return
+        tried |= specs.keys()
+        begin(list(specs.values()))
+        for event in engine.run(list(specs.values()), store):
+            listen(event)
+
+
+def tuning(specs: Sequence[RunSpec], seeds: int) -> Callable[[Loss], list[RunSpec]]:
+    """A source for :func:`complete`: search for each spec's step size, then run the winner from ``seeds`` points."""
+
+    def source(loss: Loss) -> list[RunSpec]:
+        runs: list[RunSpec] = []
+        for spec in specs:
+            found = search(spec, loss)
+            runs += found.wanted or seeded(found.best or spec, seeds)
+        return runs
+
+    return source
+
+
+def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
+    """Raise LabError, before anything is run, if the folder cannot be written or a data set is not there."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
+    if not os.access(out, os.W_OK | os.X_OK):
+        raise LabError(f"{out}: cannot be written; give another --out, or make it writable")
+    missing = [
+        task
+        for task in dict.fromkeys(spec.task for spec in specs)
+        if task in datasets.SOURCES and datasets.locate(task, data_dir) is None
+    ]
+    if missing:
+        names = " ".join(missing)
+        raise LabError(
+            f"{', '.join(missing)}: not found; run: dynabound data fetch {names}, or give --data-dir DIR, "
+            "or take --scale demo"
+        )

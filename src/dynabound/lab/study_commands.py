@@ -1,0 +1,204 @@
+"""The commands that run whole studies: parse, call, print."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from dynabound.lab import reproduce as runs
+from dynabound.lab import theorems
+from dynabound.lab.board import board, describe
+from dynabound.lab.commands import DataDir, Json, _one_line_errors
+from dynabound.lab.engine import LocalEngine
+from dynabound.lab.recipes import STUDIES, choose
+from dynabound.lab.results import losses
+from dynabound.lab.spec import SCALES, TASKS, RunSpec
+from dynabound.lab.store import ENDED, Store
+from dynabound.lab.tune import GRIDS, Loss, search
+
+__all__ = ["register"]
+
+Names = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help=f"{', '.join(STUDIES)}; default: all.")]
+Scale = Annotated[str, typer.Option(help=f"{', '.join(SCALES)}.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time; default: one per core.")]
+Device = Annotated[str, typer.Option(help="cpu, cuda, mps …")]
+OutDir = Annotated[Path, typer.Option("--out", help="Folder of runs, figures and page.")]
+_OUT = Path("reproduction")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the command line."""
+    for command in (reproduce, tune, report):
+        app.command()(command)
+
+
+def reproduce(
+    studies: Names = None,
+    scale: Scale = "demo",
+    jobs: Jobs = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be run, and what it costs.")] = False,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    out: OutDir = _OUT,
+    as_json: Json = False,
+) -> None:
+    """Run every experiment of the paper, or some, and write the report. Interrupt it at will: run again, it goes on."""
+    with _one_line_errors():
+        chosen = choose(studies or [], scale)
+        store = Store(out / "runs")
+        if dry_run:
+            _dry_run(runs.plan(chosen, scale, store), scale, as_json)
+            return
+        runs.check((row.spec(scale) for study in chosen for row in study.rows), out, data_dir)
+        failed = _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, jobs, data_dir, device, as_json)
+        if any(not study.rows for study in chosen):
+            _play_theory(out / "theory", as_json)
+        _report([study.name for study in chosen], scale, out, as_json)
+    if failed:
+        typer.echo(f"{failed} runs failed; the report tells why, and the same command tries them again", err=True)
+        raise typer.Exit(1)
+
+
+def _run(
+    source: Callable[[Loss], Sequence[RunSpec]],
+    store: Store,
+    jobs: int | None,
+    data_dir: Path | None,
+    device: str,
+    quiet: bool,
+) -> int:
+    """Run all that ``source`` wants; how many runs failed."""
+    try:
+        with LocalEngine(jobs, data_dir, device) as engine, board(engine.jobs, quiet) as shown:
+            runs.complete(source, store, engine, shown.begin, shown.listen)
+            return shown.failed
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; the same command goes on from here", err=True)
+        sys.exit(130)
+
+
+def _play_theory(folder: Path, quiet: bool) -> None:
+    names = theorems.missing(folder)
+    if not names:
+        return
+    with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        for name in names:
+            task = bar.add_task(name, total=None)
+
+            def progress(done: int, total: int, task: Any = task) -> None:
+                bar.update(task, completed=done, total=total)
+
+            theorems.play(name, folder, progress)
+
+
+def report(
+    studies: Names = None,
+    scale: Scale = "demo",
+    out: OutDir = _OUT,
+    as_json: Json = False,
+) -> None:
+    """Write the report of the runs that are stored, without running any."""
+    with _one_line_errors():
+        chosen = choose(studies or [], scale)
+        _report([study.name for study in chosen], scale, out, as_json)
+
+
+def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
+    from dynabound.lab import report as reports
+
+    built = reports.build([STUDIES[name] for name in names], scale, out)
+    path = reports.write(built, out)
+    if as_json:
+        plain = [{key: value for key, value in study.items() if key != "figures"} for study in built["studies"]]
+        typer.echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("study", "verdict", "claims that hold", "runs"):
+        table.add_column(column)
+    for study in built["studies"]:
+        good = sum(check["verdict"] in ("reproduced", "holds") for check in study["checks"])
+        states = ", ".join(f"{count} {state}" for state, count in study["runs"].items())
+        table.add_row(study["name"], study["verdict"], f"{good} of {len(study['checks'])}", states)
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+    typer.echo(f"the report: {path}")
+
+
+def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
+    from dynabound.lab import estimate
+
+    costs = []
+    if scale == "paper":
+        todo = [run.spec for run in planned if run.state not in ENDED]
+        costs = estimate.estimate(todo, lambda name: typer.echo(f"measuring a step of {name}", err=True))
+    if as_json:
+        listed = [{"study": p.study, "label": p.label, "run": p.spec.name, "state": p.state, "note": p.note,
+                   "spec": p.spec.to_dict()} for p in planned]  # fmt: skip
+        cost = [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]
+        typer.echo(json.dumps({"runs": listed, "costs": cost}))
+        return
+    for p in planned:
+        typer.echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
+    left = len({p.spec.name for p in planned if p.state not in ENDED})
+    typer.echo(f"{left} runs to do of {len({p.spec.name for p in planned})}; a search may ask for more at its edges")
+    for c in costs:
+        typer.echo(
+            f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
+            f"{c.gpu_hours:8.1f} GPU hours  {c.seconds / 3600:10,.0f} hours on this CPU"
+        )
+    if costs:
+        flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
+        typer.echo(
+            f"in all {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
+            f"{estimate.GPU_FLOPS / 1e12:g} TFLOP/s, {sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
+        )
+
+
+def tune(
+    task: Annotated[str, typer.Argument(help=f"What to learn: {', '.join(TASKS)}.")],
+    optimizers: Annotated[
+        list[str] | None, typer.Option("--optimizer", help=f"Repeatable; default: {', '.join(GRIDS)}.")
+    ] = None,
+    model: Annotated[str | None, typer.Option()] = None,
+    width: Annotated[float | None, typer.Option()] = None,
+    hidden: Annotated[int | None, typer.Option()] = None,
+    layers: Annotated[int | None, typer.Option()] = None,
+    batch_size: Annotated[int | None, typer.Option()] = None,
+    epochs: Annotated[int | None, typer.Option()] = None,
+    decay_after: Annotated[int | None, typer.Option(help="Divide lr by 10 after this epoch.")] = None,
+    weight_decay: Annotated[float | None, typer.Option()] = None,
+    examples: Annotated[int | None, typer.Option(help="Train on the first so many only.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of the winner.")] = 3,
+    scale: Annotated[str | None, typer.Option(help=f"Label: {', '.join(SCALES)}.")] = None,
+    jobs: Jobs = None,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    out: OutDir = _OUT,
+    as_json: Json = False,
+) -> None:
+    """Search for step sizes as the paper does: five points, more at an edge, the lowest final training loss wins."""
+    given = {k: v for k, v in locals().items() if k in RunSpec.__dataclass_fields__ and v is not None}
+    with _one_line_errors():
+        specs = [RunSpec(**given, optimizer=name) for name in optimizers or GRIDS]
+        store = Store(out / "runs")
+        runs.check(specs, out, data_dir)
+        _run(runs.tuning(specs, seeds), store, jobs, data_dir, device, as_json)
+        found = {spec.optimizer: search(spec, losses(store)) for spec in specs}
+    if as_json:
+        typer.echo(json.dumps({name: {"best": s.best and s.best.to_dict(), "tried": [
+            {"lr": spec.lr, "opt": spec.options, "train_loss": loss if loss < float("inf") else None}
+            for spec, loss in s.tried]} for name, s in found.items()}))  # fmt: skip
+        return
+    for name, result in found.items():
+        for spec, loss in sorted(result.tried, key=lambda pair: pair[1]):
+            mark = "best" if spec == result.best else ""
+            typer.echo(f"{name:10} {describe(spec):60} train loss {loss:10.5g} {mark}")
+        if not result.tried:
+            typer.echo(f"{name:10} has no grid: it keeps its defaults")

@@ -1,0 +1,36 @@
+"""The theory lab's demonstrations as a part of the reproduction: played once, kept in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+__all__ = ["NAMES", "missing", "play", "read"]
+
+NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
+
+
+def missing(folder: Path) -> list[str]:
+    """The demonstrations that have not been played yet."""
+    return [name for name in NAMES if read(folder, name) is None or not (folder / f"{name}.svg").is_file()]
+
+
+def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Play one, and write its numbers and pictures."""
+    from dynabound.lab.figures import save_figure
+    from dynabound.theory.draw import draw
+    from dynabound.theory.studies import STUDIES
+
+    study = STUDIES[name](progress=progress)
+    save_figure(name, study.as_dict(), folder, lambda: draw(study))
+
+
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    """What a demonstration found; None if it was not played to its end."""
+    try:
+        found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found

@@ -1,0 +1,124 @@
+"""Verdicts on numbers whose verdict is known."""
+
+import pytest
+import scipy.stats
+
+from dynabound.lab import claims
+from dynabound.lab.claims import NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, better, overall
+from dynabound.lab.recipes import STUDIES, Row
+from dynabound.lab.results import Curve, Seed
+from dynabound.lab.spec import RunSpec
+
+
+def curve(label, finals, task="digits", states=None, epochs=4):
+    spec = RunSpec(task, epochs=epochs)
+    metric = spec.metric
+    seeds = []
+    for seed, final in enumerate(finals):
+        values = [final if spec.text else final / 100] * epochs
+        lines = [{f"{split}_{metric}": value for split in ("train", "test")} | {"seconds": 1.0} for value in values]
+        seeds.append(Seed(spec, (states or {}).get(seed, "finished"), lines))
+    return Curve(Row("panel", label, "perceptron", "adam"), spec, tuple(seeds))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "task", "verdict"),
+    [
+        ([95, 95.2, 95.1], [90, 90.1, 90.2], "digits", REPRODUCED),
+        ([90, 90.1, 90.2], [95, 95.2, 95.1], "digits", NOT_REPRODUCED),
+        ([95, 90, 92], [91, 94, 90], "digits", UNDECIDED),
+        ([95], [90], "digits", UNDECIDED),
+        ([], [90, 91], "digits", UNDECIDED),
+        ([100, 101], [150, 151], "pydoc", REPRODUCED),
+        ([150, 151], [100, 101], "pydoc", NOT_REPRODUCED),
+        ([90, 90], [90, 90], "digits", UNDECIDED),
+    ],
+)
+def test_better(a, b, task, verdict):
+    check = better("a beats b", curve("a", a, task), curve("b", b, task))
+    assert check.verdict == verdict
+    assert check.claim == "a beats b"
+
+
+def test_the_rule_is_students_test():
+    """The same decision as SciPy's t test with the pooled degrees of freedom, on either side of the threshold."""
+    for gap in (0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 5.0):
+        a, b = [90 + gap, 91 + gap, 90.4 + gap], [90, 91, 90.7]
+        p = scipy.stats.ttest_ind(a, b).pvalue
+        assert (better("", curve("a", a), curve("b", b)).verdict == REPRODUCED) == (p < 0.05)
+    for freedom in range(1, 11):
+        assert claims._T[freedom] == pytest.approx(scipy.stats.t.ppf(0.975, freedom), abs=0.006)
+
+
+def test_diverged_is_worse_than_anything():
+    good, bad = curve("a", [10, 10]), curve("b", [99, 99], states={1: "diverged"})
+    assert better("", good, bad).verdict == REPRODUCED
+    assert better("", bad, good).verdict == NOT_REPRODUCED
+    assert better("", bad, bad).verdict == UNDECIDED
+    assert "b diverged" in better("", good, bad).measured
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([REPRODUCED, REPRODUCED], REPRODUCED),
+        ([REPRODUCED, UNDECIDED], UNDECIDED),
+        ([REPRODUCED, UNDECIDED, NOT_REPRODUCED], NOT_REPRODUCED),
+        ([], UNDECIDED),
+    ],
+)
+def test_overall(verdicts, expected):
+    assert overall([Check("", "", verdict) for verdict in verdicts]) == expected
+
+
+def panels(name, value):
+    """A study's panels; ``value`` gives the finals of a panel and label."""
+    study = STUDIES[name]
+    task = "pydoc" if name == "ptb" else "digits"
+    return {p: {r.label: curve(r.label, value(p, r.label), task) for r in study.rows if r.panel == p}
+            for p in study.panels()}  # fmt: skip
+
+
+def verdicts(name, value, extra=None):
+    return [check.verdict for check in claims.CLAIMS[name](panels(name, value), extra or {})]
+
+
+@pytest.mark.parametrize("name", ["mnist", "cifar10", "ptb", "bound-speed", "final-step-size"])
+def test_missing_runs_decide_nothing(name):
+    assert set(verdicts(name, lambda panel, label: [])) == {UNDECIDED}
+
+
+def test_the_papers_own_story_is_reproduced():
+    order = {"AdaBound": 99.9, "AMSBound": 99.8, "SGDM": 99.6, "AdaGrad": 99.3, "Adam": 99.4, "AMSGrad": 99.3}
+    assert set(verdicts("mnist", lambda _, label: [order[label], order[label] + 0.01])) == {REPRODUCED}
+    assert set(verdicts("cifar10", lambda _, label: [order[label], order[label] + 0.01])) == {REPRODUCED}
+    worse = {"Adam": 130.0, "SGD": 101.0, "AdaBound": 100.0, "AMSBound": 100.0}
+    gain = {"L1": 0.0, "L2": 5.0, "L3": 10.0}
+    story = verdicts("ptb", lambda p, label: [worse[label] - (gain[p[:2]] if label == "AdaBound" else 0)] * 2)
+    assert set(story) == {REPRODUCED}
+
+
+def test_bound_speed_needs_all_within_the_margin():
+    near = {"β = 1 − 1/10": [95.0, 95.1]}
+    assert verdicts("bound-speed", lambda _, label: near.get(label, [95.5, 95.6])) == [REPRODUCED] * 2
+    far = {"β = 1 − 1/10": [80.0, 80.1]}
+    assert verdicts("bound-speed", lambda _, label: far.get(label, [95.5, 95.6])) == [NOT_REPRODUCED] * 2
+
+
+def test_final_step_size_compares_ranges_and_each_step():
+    sgdm = iter([50.0, 95.0, 90.0, 80.0, 60.0, 40.0])
+    values = {f"α = {a:g}": next(sgdm) for a in (1, 0.1, 0.03, 0.01, 0.003, 0.001)}
+    found = verdicts("final-step-size", lambda panel, label: [values.get(label, 96.0) - 0.01, values.get(label, 96.0)])
+    assert found == [REPRODUCED] * 7
+    found = verdicts("final-step-size", lambda panel, label: [96.0, 96.1])
+    assert found == [NOT_REPRODUCED] + [UNDECIDED] * 6
+
+
+def test_learning_rates_and_their_evolution():
+    adam = dict(below=0.1, above=0.0, min=1e-5, max=10.0)
+    checks = claims.CLAIMS["learning-rates"]({}, {"Adam": adam})
+    assert [check.verdict for check in checks] == [REPRODUCED, NOT_REPRODUCED]
+    rises = {"layers": {"a": {"max": [1, 9, 5, 2, 0.2], "median": [0.1, 0.5, 0.3, 0.2, 0.11]}}, "final_lr": 0.1}
+    assert [check.verdict for check in claims.CLAIMS["rate-evolution"]({}, rises)] == [REPRODUCED] * 2
+    falls = {"layers": {"a": {"max": [9, 5, 4, 2, 0.2], "median": [0.1, 0.2, 0.3, 0.4, 0.5]}}, "final_lr": 0.1}
+    assert [check.verdict for check in claims.CLAIMS["rate-evolution"]({}, falls)] == [NOT_REPRODUCED] * 2

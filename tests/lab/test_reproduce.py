@@ -1,0 +1,277 @@
+"""Whole studies, made small: what is run, what is kept, what the figures show, what the user is told."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import pytest
+import study_cases as cases
+from typer.testing import CliRunner
+
+from dynabound.cli import app
+from dynabound.lab import estimate, figures, recipes, report, reproduce, theorems
+from dynabound.lab.errors import LabError
+from dynabound.lab.recipes import STUDIES, WORKLOADS, choose
+from dynabound.lab.results import curves
+from dynabound.lab.spec import SCALES, TASKS
+from dynabound.lab.store import Store
+from dynabound.lab.tune import GRIDS
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    return cases.make_tiny(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A folder with a finished tiny study of six methods and three seeds."""
+    out = tmp_path_factory.mktemp("done")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        study = cases.make_tiny(monkeypatch)
+        cases.complete([study], Store(out / "runs"), cases.InProcess())
+    return out
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_recipes_are_the_papers(scale):
+    count = {"learning-rates": 2, "mnist": 6, "cifar10": 12, "ptb": 12, "bound-speed": 10, "final-step-size": 18,
+             "rate-evolution": 1, "theory": 0}  # fmt: skip
+    assert {name: len(study.rows) for name, study in STUDIES.items()} == count
+    for study in STUDIES.values():
+        for row in study.rows:
+            spec = row.spec(scale)
+            assert spec.scale == scale
+            assert (spec.task in ("digits", "pydoc")) == (scale == "demo")
+    assert STUDIES["mnist"].seeds[scale] == 3
+
+
+def test_paper_scale_is_the_papers_setup():
+    mnist, resnet = STUDIES["mnist"].rows[4].spec("paper"), STUDIES["cifar10"].rows[-1].spec("paper")
+    assert (mnist.task, mnist.epochs, mnist.decay_after, mnist.optimizer) == ("mnist", 100, None, "adabound")
+    assert mnist.options == {"gamma": 1e-3}
+    assert (resnet.task, resnet.width, resnet.epochs, resnet.decay_after) == ("cifar10", 1.0, 200, 150)
+    assert (resnet.weight_decay, resnet.batch_size) == (5e-4, 128)
+    assert [row.spec("paper").layers for row in STUDIES["ptb"].rows[::4]] == [1, 2, 3]
+    speeds = {(row.spec("paper").options["final_lr"], row.spec("paper").options["gamma"])
+              for row in STUDIES["bound-speed"].rows}  # fmt: skip
+    assert speeds == {(a, g) for a in (1.0, 0.1) for g in (0.1, 0.02, 0.01, 0.002, 0.001)}
+    assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows)
+
+
+def test_learning_rates_needs_no_runs_of_its_own():
+    rows = {row.spec("demo").name for row in STUDIES["cifar10"].rows}
+    assert {row.spec("demo").name for row in STUDIES["learning-rates"].rows} <= rows
+
+
+def test_a_study_is_complete_and_never_run_again(tiny, done):
+    store = Store(done / "runs")
+    assert len(store.runs()) == 6 * 3
+    engine = cases.InProcess()
+    cases.complete([tiny], store, engine)
+    assert engine.ran == []
+    assert all(planned.state == "finished" for planned in reproduce.plan([tiny], "demo", store))
+
+
+def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
+    shutil.copytree(done, tmp_path / "copy")
+    store = Store(tmp_path / "copy" / "runs")
+    before = cases.numbers(store)
+    (gone,) = [run for run in store.runs() if run.spec().optimizer == "adam" and run.spec().seed == 1]
+    gone.remove()
+    engine = cases.InProcess()
+    cases.complete([tiny], store, engine)
+    assert [spec.name for spec in engine.ran] == [gone.name]
+    assert cases.numbers(store) == before
+
+
+def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    store = Store(tmp_path)
+    studies = [recipes.Study("mnist", "", "", tuple(row for row in tiny.rows if row.label in ("SGDM", "AdaBound")))]
+
+    class Impatient(cases.InProcess):
+        def run(self, specs, store):
+            yield from super().run(specs[:2], store)
+            raise KeyboardInterrupt
+
+    ran = []
+    for engine in (Impatient(), Impatient(), cases.InProcess()):
+        try:
+            cases.complete(studies, store, engine)
+        except KeyboardInterrupt:
+            continue
+        finally:
+            ran += [spec.name for spec in engine.ran]
+    assert len(ran) == len(set(ran)) == len(store.runs())
+    found = {curve.row.label: curve for curve in curves(studies[0], "demo", store)}
+    assert len(found["SGDM"].search.tried) >= len(GRIDS["sgdm"].lrs) + len(GRIDS["sgdm"].fine)
+    losses = {spec.name: loss for spec, loss in found["SGDM"].search.tried}
+    assert losses[found["SGDM"].spec.name] == min(losses.values())
+    assert [seed.state for curve in found.values() for seed in curve.seeds] == ["finished"] * 4
+    assert found["AdaBound"].search.tried == ()
+
+
+def test_the_data_behind_the_figure(tiny, done):
+    built = report.build([tiny], "demo", done)
+    (study,) = built["studies"]
+    (figure,) = study["figures"]
+    (panel,) = figure["data"]["panels"]
+    assert [curve["label"] for curve in panel["curves"]] == [row.label for row in tiny.rows]
+    for curve in panel["curves"]:
+        for split in ("train", "test"):
+            assert [len(seed) for seed in curve[split]] == [cases.TINY["epochs"]] * 3
+    store = Store(done / "runs")
+    stored = {(r.spec().optimizer, r.spec().seed): r.metrics()[-1]["test_accuracy"] for r in store.runs()}
+    rows = {row["method"]: row for row in study["tables"][0]["rows"]}
+    adam = [100 * stored["adam", seed] for seed in range(3)]
+    assert rows["Adam"]["final"] == pytest.approx(sum(adam) / 3)
+    assert rows["Adam"]["level"] == pytest.approx(max(adam))
+    assert sorted(row["rank"] for row in rows.values()) == [1, 2, 3, 4, 5, 6]
+    assert study["runs"] == {"finished": 18}
+
+
+def test_figures_are_drawn_once_and_anew_when_the_data_changes(tiny, done, tmp_path):
+    (study,) = report.build([tiny], "demo", done)["studies"]
+    data = study["figures"][0]["data"]
+    paths = figures.save("mnist", data, tmp_path)
+    assert [path.suffix for path in paths] == [".png", ".svg", ".pdf"]
+    stamps = [path.stat().st_mtime_ns for path in paths]
+    assert [path.stat().st_mtime_ns for path in figures.save("mnist", data, tmp_path)] == stamps
+    before = [path.read_bytes() for path in paths]
+    paths[0].unlink()
+    figures.save("mnist", data, tmp_path)
+    assert [path.read_bytes() for path in paths] == before, "the same data makes another file"
+    data["panels"][0]["curves"][0]["test"][0][-1] += 1
+    figures.save("mnist", data, tmp_path)
+    assert paths[1].read_bytes() != before[1]
+
+
+def test_adabound_starts_like_adam_on_digits(tmp_path):
+    """At demo scale the bounds are still wide in the first epoch: AdaBound's loss is Adam's, and SGDM's is not."""
+    rows = {row.label: row for row in STUDIES["mnist"].rows}
+    first = {}
+    for label in ("Adam", "AdaBound", "SGDM"):
+        spec = replace(rows[label].spec("demo"), epochs=1)
+        first[label] = first_loss(spec, tmp_path)
+    assert abs(first["AdaBound"] - first["Adam"]) < 0.2 * abs(first["SGDM"] - first["Adam"])
+
+
+def first_loss(spec, folder):
+    assert [event.state for event in cases.InProcess().run([spec], Store(folder))] == ["started", "finished"]
+    return Store(folder).run(spec).metrics()[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["reproduce", "mnits"], "study='mnits': must be one of learning-rates, mnist"),
+        (["reproduce", "mnits"], "did you mean mnist?"),
+        (["reproduce", "--scale", "huge"], "scale='huge': must be one of demo, laptop, paper"),
+        (["report", "nothing"], "study='nothing'"),
+        (["tune", "digits", "--optimizer", "adma"], "optimizer='adma'"),
+    ],
+)
+def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
+    result = run(*arguments, "--out", str(tmp_path / "new"))
+    assert result.exit_code == 1
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DYNABOUND_DATA", raising=False)
+    result = run("reproduce", "mnist", "ptb", "--scale", "laptop", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert "mnist, ptb: not found; run: dynabound data fetch mnist ptb, or give --data-dir DIR" in result.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("reproduce", "mnist", "--out", str(tmp_path / "file" / "out"))
+    assert result.exit_code == 1
+    assert "cannot be made" in result.stderr
+    assert "--out" in result.stderr
+
+
+def test_dry_run_tells_and_runs_nothing(tmp_path):
+    result = run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out"), "--json")
+    listed = json.loads(result.stdout)["runs"]
+    searches = sum(len(grid.lrs) * len(grid.options) for name, grid in GRIDS.items() if name != "sgd")
+    assert len(listed) == searches + 4 * 2 + 2 * 3
+    assert {row["state"] for row in listed} == {"new"}
+    assert not (tmp_path / "out").exists()
+    assert "runs to do" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+
+
+def test_the_cost_of_a_perceptron_is_its_arithmetic():
+    """A weight costs 2 operations forward and 4 backward, per example; the test images are evaluated forward only."""
+    specs = [replace(STUDIES["mnist"].rows[0].spec("paper"), seed=seed) for seed in range(2)]
+    (cost,) = estimate.estimate(specs)
+    assert (cost.runs, cost.steps) == (2, 2 * 100 * 469)
+    weights = 784 * 100 + 100 * 10
+    assert cost.flops == pytest.approx(cost.steps * 128 * 6 * weights * (1 + 10_000 / 60_000 / 3))
+    assert cost.gpu_hours == pytest.approx(cost.flops / estimate.GPU_FLOPS / 3600)
+    assert cost.seconds > 0
+
+
+def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
+    out = str(tmp_path / "out")
+    result = run("reproduce", "mnist", "--out", out, "--jobs", "2", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["studies"][0]["runs"] == {"finished": 18}
+    assert (tmp_path / "out" / "demo" / "report.html").read_text().startswith("<!doctype html>")
+    page = (tmp_path / "out" / "demo" / "report.html").read_bytes()
+    again = run("report", "mnist", "--out", out)
+    assert "mnist" in again.stdout
+    assert "report.html" in again.stdout
+    assert (tmp_path / "out" / "demo" / "report.html").read_bytes() == page
+
+
+def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, tmp_path):
+    rows = [replace(row, optimizer="deadly:Raises") if row.label == "SGDM" else row for row in tiny.rows]
+    monkeypatch.setitem(STUDIES, "mnist", replace(tiny, rows=tuple(rows), seeds={"demo": 1}))
+    result = run("reproduce", "mnist", "--out", str(tmp_path), "--jobs", "2")
+    assert result.exit_code == 1
+    assert "1 runs failed" in result.stderr
+    assert "5 finished" in result.stdout
+    assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_tune_reports_its_winner(tmp_path):
+    arguments = ["--optimizer", "adagrad", "--optimizer", "adabound", "--hidden", "4", "--epochs", "1",
+                 "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
+    result = run("tune", "digits", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    best = min(told["adagrad"]["tried"], key=lambda row: row["train_loss"])
+    assert told["adagrad"]["best"]["lr"] == best["lr"]
+    assert told["adabound"] == {"best": told["adabound"]["best"], "tried": []}
+    assert "keeps its defaults" in run("tune", "digits", *arguments).stdout
+
+
+def test_theory_is_read_not_played_again(tmp_path):
+    assert theorems.missing(tmp_path) == list(theorems.NAMES)
+    theorems.play("counterexample", tmp_path, lambda done, total: None)
+    assert theorems.missing(tmp_path) == list(theorems.NAMES)[:-1]
+    (tmp_path / "theory").mkdir()
+    for path in list(tmp_path.glob("counterexample.*")):
+        path.rename(tmp_path / "theory" / path.name)
+    (study,) = report.build([STUDIES["theory"]], "demo", tmp_path)["studies"]
+    assert study["verdict"] == "not reproduced", "Theorem 4 is false as stated"
+    assert [figure["name"] for figure in study["figures"]] == ["counterexample"]
+    assert len(study["failures"]) == 4
+
+
+def test_every_workload_has_a_task_and_every_name_is_known():
+    assert {fields["task"] for scale in SCALES for fields in WORKLOADS[scale].values()} <= set(TASKS)
+    with pytest.raises(LabError, match="study='x'"):
+        choose(["x"], "demo")
