@@ -11,7 +11,7 @@ import torch
 
 from dynabound.lab.data import SOURCES, Data, Images, Text, load
 from dynabound.lab.loop import Training
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import DEFAULT, RunSpec
 
 __all__ = ["GPU_FLOPS", "Cost", "estimate"]
 
@@ -44,7 +44,7 @@ def estimate(specs: Iterable[RunSpec], tell: Callable[[str], None] = lambda _: N
     """The cost of ``specs``, from one measured step of each workload. The data sets themselves are not needed."""
     kinds: dict[RunSpec, list[RunSpec]] = {}
     for spec in specs:
-        kind = replace(spec, optimizer="adam", lr=None, opt={}, seed=0, epochs=1, decay_after=None, rates=False)
+        kind = replace(spec, optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False)
         kinds.setdefault(kind, []).append(spec)
     costs = []
     for kind, runs in kinds.items():

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dynabound.lab.errors import LabError
-from dynabound.lab.spec import SCALES, RunSpec
+from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
 
 __all__ = ["FIXED", "PACE", "STUDIES", "TUNED", "WORKLOADS", "Row", "Study", "choose", "seeded"]
 
@@ -93,7 +93,7 @@ class Row:
         opt = dict(self.opt)
         if self.optimizer in ("adabound", "amsbound"):
             opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.pace(scale):.6g}")
-        lr = self.lr if self.lr is not None else FIXED[scale].get(self.workload, {}).get(self.optimizer)
+        lr = self.lr if self.lr is not None else FIXED[scale].get(self.workload, {}).get(self.optimizer, DEFAULT)
         return RunSpec(**WORKLOADS[scale][self.workload], optimizer=self.optimizer, lr=lr, opt=opt, scale=scale)
 
     def pace(self, scale: str) -> float:

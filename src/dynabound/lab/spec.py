@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from dynabound.lab import optimizers
 from dynabound.lab.errors import LabError
 
-__all__ = ["MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError"]
+__all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError"]
 
 Options: TypeAlias = "tuple[tuple[str, Any], ...]"
 SCALES = ("demo", "laptop", "paper")
@@ -63,7 +63,8 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
 _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
-_DEFAULT: Any = None  # replaced by the task's, the model's or the optimizer's default
+DEFAULT: Any = None
+"""In place of a value: the default of the task, the model or the optimizer."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ class RunSpec:
     """
 
     task: str
-    model: str = _DEFAULT
+    model: str = DEFAULT
     width: float | None = None
     """Multiplies the number of channels of resnet34 and densenet121; 1 is the paper's."""
     hidden: int | None = None
@@ -96,21 +97,21 @@ class RunSpec:
     clip: float | None = None
     """Largest norm of the LSTM's gradient; 0 means that it is never clipped."""
     optimizer: str = "adabound"
-    lr: float = _DEFAULT
+    lr: float = DEFAULT
     opt: Mapping[str, Any] | Options = ()
     """The optimizer's other arguments, kept as sorted pairs."""
-    batch_size: int = _DEFAULT
+    batch_size: int = DEFAULT
     epochs: int = 10
     decay_after: int | None = None
     """The learning rate is divided by 10 after this epoch; None: never."""
-    weight_decay: float = _DEFAULT
+    weight_decay: float = DEFAULT
     seed: int = 0
     examples: int | None = None
     """Train on the first so many images or words only; None: on all."""
     precision: str = "float32"
     rates: bool = False
     """Whether the metrics tell the learning rates of every layer."""
-    scale: str = _DEFAULT
+    scale: str = DEFAULT
     """Which of a study's scales the run belongs to."""
 
     def __post_init__(self) -> None:
