@@ -21,7 +21,7 @@ from typing_extensions import Self
 from dynabound._files import write_whole
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store
+from dynabound.lab.store import LockedError, Store
 from dynabound.lab.train import Progress, train
 
 __all__ = ["Engine", "Event", "LocalEngine", "cores", "record_failure"]
@@ -201,10 +201,6 @@ def _work(connection: Connection, threads: int, options: dict[str, Any]) -> None
 
 
 def _train(spec: RunSpec, store: Store, connection: Connection, options: dict[str, Any]) -> str:
-    run = store.run(spec)
-    # A process of an earlier, killed command may still be saving this run, or another command be training it.
-    while run.locked() and not connection.poll():
-        time.sleep(_REFRESH)
     last = 0.0
 
     def tell(progress: Progress) -> None:
@@ -218,7 +214,13 @@ def _train(spec: RunSpec, store: Store, connection: Connection, options: dict[st
 
     # Anything on the line, even its end, is the wish to stop.
     stop: Callable[[], bool] = connection.poll
-    return train(spec, store, progress=tell, stop=stop, **options).state
+    while True:
+        try:
+            return train(spec, store, progress=tell, stop=stop, **options).state
+        except LockedError:
+            # A process of an earlier, killed command may still be saving this run, or another command be training it.
+            if connection.poll(_REFRESH):
+                raise
 
 
 def record_failure(store: Store, spec: RunSpec, error: str) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "draw", "save"]
 
 KINDS = ("png", "svg", "pdf")
-_FORMAT = 2  # to be raised when a drawing changes, so that old files are drawn anew
+_FORMAT = 3  # to be raised when a drawing changes, so that old files are drawn anew
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _BLUE, _SKY, _GREEN, _ORANGE, _RED, _PURPLE, _BLACK, _GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
@@ -228,11 +228,12 @@ def _evolution(data: dict[str, Any]) -> Figure:
         for key, colour, style in (("max", _RED, "--"), ("median", _BLUE, "-"), ("min", _GREEN, ":")):
             axes.plot(epochs, layer[key], style, color=colour, label=key)
         axes.set_yscale("log")
-        limits = axes.get_ylim()
         axes.fill_between(epochs, data["lower"], data["upper"], color=_GREY, alpha=0.25, linewidth=0,
                           label="between the bounds")  # fmt: skip
         axes.axhline(data["final_lr"], color=_BLACK, linewidth=0.8, label=f"final step size {data['final_lr']:g}")
-        axes.set_ylim(limits)
+    # The bounds begin at almost 0 and almost ∞: they must not flatten the rates.
+    rates = [rate for layer in data["layers"].values() for series in layer.values() for rate in series if rate > 0]
+    grid.flat[0].set_ylim(min(rates) / 1.3, max(rates) * 1.3)
     handles = grid.flat[0].get_legend_handles_labels()
     figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
     return figure

@@ -24,7 +24,7 @@ from dynabound.lab import checkpoint
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["ENDED", "Run", "Store", "StoreError"]
+__all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError"]
 
 log = logging.getLogger(__name__)
 ENDED = ("finished", "diverged")
@@ -34,6 +34,10 @@ _KEPT = 2
 
 class StoreError(LabError):
     """A run folder cannot be read, written or locked."""
+
+
+class LockedError(StoreError):
+    """Another process trains the run."""
 
 
 class Store:
@@ -160,7 +164,7 @@ class Run:
             if not _lock_within_a_second(file):
                 file.seek(0)
                 owner = file.read().decode(errors="replace") or "another process"
-                raise StoreError(f"run {self.name} is being trained by {owner}; wait for it, or stop that process")
+                raise LockedError(f"run {self.name} is being trained by {owner}; wait for it, or stop that process")
             file.truncate(0)
             started = time.strftime("%Y-%m-%d %H:%M:%S")
             file.write(f"pid {os.getpid()} on {socket.gethostname()} since {started}".encode())

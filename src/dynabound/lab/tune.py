@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["GRIDS", "Grid", "Loss", "Search", "search"]
+__all__ = ["GRIDS", "Grid", "Search", "search"]
 
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 """A run's final training loss; infinity for one that diverged or failed, None for one that has not ended."""
