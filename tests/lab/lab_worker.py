@@ -21,7 +21,8 @@ from dynabound.lab.store import Store
 from dynabound.lab.train import train
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["dynabound.cli", "sklearn.datasets"])
+# torch imports its compiler when the first optimizer is made, which takes longer than these runs.
+CONTEXT.set_forkserver_preload(["dynabound.cli", "sklearn.datasets", "torch._dynamo"])
 
 
 def start(target, *args):

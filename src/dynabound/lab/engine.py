@@ -128,7 +128,8 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    # torch imports its compiler when the first optimizer is made, which takes longer than many a run.
+    context.set_forkserver_preload([__name__, "torch._dynamo"])
     return context
 
 
