@@ -128,8 +128,9 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # torch imports its compiler when the first optimizer is made, which takes longer than many a run.
-    context.set_forkserver_preload([__name__, "torch._dynamo"])
+    # What a run would import by itself takes longer than many a run: torch's compiler, which the first optimizer asks
+    # for, and the embedded data.
+    context.set_forkserver_preload([__name__, "torch._dynamo", "sklearn.datasets"])
     return context
 
 
