@@ -5,7 +5,7 @@ import scipy.stats
 
 from dynabound.lab import claims
 from dynabound.lab.claims import NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, better, overall
-from dynabound.lab.recipes import STUDIES, Row
+from dynabound.lab.recipes import REFERENCE, STUDIES, Row
 from dynabound.lab.results import Curve, Seed
 from dynabound.lab.spec import RunSpec
 
@@ -90,12 +90,22 @@ def test_missing_runs_decide_nothing(name):
 
 def test_the_papers_own_story_is_reproduced():
     order = {"AdaBound": 99.9, "AMSBound": 99.8, "SGDM": 99.6, "AdaGrad": 99.3, "Adam": 99.4, "AMSGrad": 99.3}
+    order[REFERENCE] = 99.85
     assert set(verdicts("mnist", lambda _, label: [order[label], order[label] + 0.01])) == {REPRODUCED}
     assert set(verdicts("cifar10", lambda _, label: [order[label], order[label] + 0.01])) == {REPRODUCED}
     worse = {"Adam": 130.0, "SGD": 101.0, "AdaBound": 100.0, "AMSBound": 100.0}
     gain = {"L1": 0.0, "L2": 5.0, "L3": 10.0}
     story = verdicts("ptb", lambda p, label: [worse[label] - (gain[p[:2]] if label == "AdaBound" else 0)] * 2)
     assert set(story) == {REPRODUCED}
+
+
+@pytest.mark.parametrize(
+    ("adabound", "verdict"),
+    [([80.5, 80.0], REPRODUCED), ([99.5, 99.0], NOT_REPRODUCED), ([90.0, 79.0], UNDECIDED), ([], UNDECIDED)],
+)
+def test_a_start_is_like_adams_if_it_is_nearer_to_it_than_sgdms(adabound, verdict):
+    finals = {"AdaBound": adabound, REFERENCE: [80.0, 80.0], "SGDM": [90.0, 90.5]}
+    assert verdicts("mnist", lambda _, label: finals.get(label, [99.0, 99.0]))[0] == verdict
 
 
 def test_bound_speed_needs_all_within_the_margin():

@@ -109,7 +109,7 @@ def test_in_a_browser(built, tmp_path):
     assert seen["errors"] == []
     assert seen["hacked"] is None
     numbers = [float(value) for value in seen["up"]]
-    assert len(numbers) == 6
+    assert len(numbers) == 7
     assert numbers == sorted(map(float, seen["before"]))
     assert [float(value) for value in seen["down"]] == numbers[::-1]
     assert seen["names"] == sorted(seen["names"], key=str.lower)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from dynabound.cli import app
 from dynabound.lab import estimate, figures, recipes, report, reproduce, theorems
 from dynabound.lab.errors import LabError
-from dynabound.lab.recipes import STUDIES, WORKLOADS, choose
+from dynabound.lab.recipes import REFERENCE, STUDIES, WORKLOADS, choose
 from dynabound.lab.results import curves
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
@@ -29,7 +29,7 @@ def tiny(monkeypatch):
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """A folder with a finished tiny study of six methods and three seeds."""
+    """A folder with a finished tiny study of six methods, Adam at AdaBound's step size, and three seeds."""
     out = tmp_path_factory.mktemp("done")
     with pytest.MonkeyPatch.context() as monkeypatch:
         study = cases.make_tiny(monkeypatch)
@@ -39,7 +39,7 @@ def done(tmp_path_factory):
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_recipes_are_the_papers(scale):
-    count = {"learning-rates": 2, "mnist": 6, "cifar10": 12, "ptb": 12, "bound-speed": 10, "final-step-size": 18,
+    count = {"learning-rates": 2, "mnist": 7, "cifar10": 14, "ptb": 12, "bound-speed": 10, "final-step-size": 18,
              "rate-evolution": 1, "theory": 0}  # fmt: skip
     assert {name: len(study.rows) for name, study in STUDIES.items()} == count
     for study in STUDIES.values():
@@ -60,7 +60,7 @@ def test_paper_scale_is_the_papers_setup():
     speeds = {(row.spec("paper").options["final_lr"], row.spec("paper").options["gamma"])
               for row in STUDIES["bound-speed"].rows}  # fmt: skip
     assert speeds == {(a, g) for a in (1.0, 0.1) for g in (0.1, 0.02, 0.01, 0.002, 0.001)}
-    assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows)
+    assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows if row.label != REFERENCE)
 
 
 def test_learning_rates_needs_no_runs_of_its_own():
@@ -70,7 +70,7 @@ def test_learning_rates_needs_no_runs_of_its_own():
 
 def test_a_study_is_complete_and_never_run_again(tiny, done):
     store = Store(done / "runs")
-    assert len(store.runs()) == 6 * 3
+    assert len(store.runs()) == 7 * 3
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
     assert engine.ran == []
@@ -81,7 +81,7 @@ def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
     shutil.copytree(done, tmp_path / "copy")
     store = Store(tmp_path / "copy" / "runs")
     before = cases.numbers(store)
-    (gone,) = [run for run in store.runs() if run.spec().optimizer == "adam" and run.spec().seed == 1]
+    (gone,) = [run for run in store.runs() if run.spec().optimizer == "amsgrad" and run.spec().seed == 1]
     gone.remove()
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
@@ -131,8 +131,9 @@ def test_the_data_behind_the_figure(tiny, done):
     adam = [100 * stored["adam", seed] for seed in range(3)]
     assert rows["Adam"]["final"] == pytest.approx(sum(adam) / 3)
     assert rows["Adam"]["level"] == pytest.approx(max(adam))
-    assert sorted(row["rank"] for row in rows.values()) == [1, 2, 3, 4, 5, 6]
-    assert study["runs"] == {"finished": 18}
+    assert sorted(row["rank"] for label, row in rows.items() if label != REFERENCE) == [1, 2, 3, 4, 5, 6]
+    assert rows[REFERENCE]["rank"] is None
+    assert study["runs"] == {"finished": 21}
 
 
 def test_figures_are_drawn_once_and_anew_when_the_data_changes(tiny, done, tmp_path):
@@ -155,10 +156,10 @@ def test_adabound_starts_like_adam_on_digits(tmp_path):
     """At demo scale the bounds are still wide in the first epoch: AdaBound's loss is Adam's, and SGDM's is not."""
     rows = {row.label: row for row in STUDIES["mnist"].rows}
     first = {}
-    for label in ("Adam", "AdaBound", "SGDM"):
+    for label in (REFERENCE, "AdaBound", "SGDM"):
         spec = replace(rows[label].spec("demo"), epochs=1)
         first[label] = first_loss(spec, tmp_path)
-    assert abs(first["AdaBound"] - first["Adam"]) < 0.2 * abs(first["SGDM"] - first["Adam"])
+    assert abs(first["AdaBound"] - first[REFERENCE]) < 0.2 * abs(first["SGDM"] - first[REFERENCE])
 
 
 def first_loss(spec, folder):
@@ -205,7 +206,7 @@ def test_dry_run_tells_and_runs_nothing(tmp_path):
     result = run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out"), "--json")
     listed = json.loads(result.stdout)["runs"]
     searches = sum(len(grid.lrs) * len(grid.options) for name, grid in GRIDS.items() if name != "sgd")
-    assert len(listed) == searches + 4 * 2 + 2 * 3
+    assert len(listed) == searches + 4 * 2 + 2 * 3 + 3
     assert {row["state"] for row in listed} == {"new"}
     assert not (tmp_path / "out").exists()
     assert "runs to do" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
@@ -227,7 +228,7 @@ def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     result = run("reproduce", "mnist", "--out", out, "--jobs", "2", "--json")
     assert result.exit_code == 0, result.output
     told = json.loads(result.stdout)
-    assert told["studies"][0]["runs"] == {"finished": 18}
+    assert told["studies"][0]["runs"] == {"finished": 21}
     assert (tmp_path / "out" / "demo" / "report.html").read_text().startswith("<!doctype html>")
     page = (tmp_path / "out" / "demo" / "report.html").read_bytes()
     again = run("report", "mnist", "--out", out)
@@ -242,7 +243,7 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
     result = run("reproduce", "mnist", "--out", str(tmp_path), "--jobs", "2")
     assert result.exit_code == 1
     assert "1 runs failed" in result.stderr
-    assert "5 finished" in result.stdout
+    assert "6 finished" in result.stdout
     assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 

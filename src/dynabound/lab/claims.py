@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from dynabound.lab.recipes import REFERENCE
 from dynabound.lab.results import Curve, mean
 
 __all__ = ["CLAIMS", "NOT_REPRODUCED", "REPRODUCED", "UNDECIDED", "Check", "better", "overall"]
@@ -88,21 +89,36 @@ def _prototypes(where: str, methods: dict[str, Curve]) -> list[Check]:
     return [better(f"{where}{a} ends better than {b}", methods[a], methods[b]) for a, b in pairs if b in methods]
 
 
+def _start(where: str, methods: dict[str, Curve]) -> Check:
+    """Whether AdaBound's first epoch is nearer to that of Adam with the same step size than SGDM's is."""
+    claim = f"{where}AdaBound starts like Adam with the same α: after one epoch it is nearer to it than SGDM"
+    first = {name: [seed.series("train")[0] for seed in methods[name].finished]
+             for name in (REFERENCE, "AdaBound", "SGDM")}  # fmt: skip
+    measured = "training after one epoch: " + ", ".join(f"{name} {_text(values)}" for name, values in first.items())
+    adam, bound, sgdm = first.values()
+    if not (adam and bound and sgdm):
+        return Check(claim, f"{measured}; a run is missing", UNDECIDED)
+    near, far = ([abs(x - y) for x, y in zip(adam, other, strict=False)] for other in (bound, sgdm))
+    return Check(claim, measured, _judge(mean(far) - mean(near), _error(far, near)))
+
+
 def _mnist(panels: Panels, _: Any) -> list[Check]:
     methods = panels["perceptron"]
-    levels = {name: mean(curve.final("train")) for name, curve in methods.items()}
+    levels = {name: mean(curve.final("train")) for name, curve in methods.items() if name != REFERENCE}
     worst = min(levels, key=lambda name: levels[name])
     missing = any(map(math.isnan, levels.values()))
     verdict = UNDECIDED if missing else REPRODUCED if levels[worst] >= 99 else NOT_REPRODUCED
     measured = "a run is missing" if missing else f"least: {worst} {levels[worst]:.2f}"
     near = Check("all methods come near 100 % in training (99 % or more)", measured, verdict)
-    return [near, *_prototypes("", methods), better("SGDM ends better than Adam", methods["SGDM"], methods["Adam"])]
+    sgdm = better("SGDM ends better than Adam", methods["SGDM"], methods["Adam"])
+    return [_start("", methods), near, *_prototypes("", methods), sgdm]
 
 
 def _cifar10(panels: Panels, _: Any) -> list[Check]:
     checks = []
     for panel, methods in panels.items():
         bound, sgdm = methods["AdaBound"], methods["SGDM"]
+        checks.append(_start(f"{panel}: ", methods))
         checks.append(better(f"{panel}: AdaBound learns faster than SGDM in the first quarter", bound, sgdm, _early))
         checks += _prototypes(f"{panel}: ", methods)
         checks.append(better(f"{panel}: AdaBound ends better than SGDM", bound, sgdm))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynabound._files import write_whole
+from dynabound.lab.recipes import REFERENCE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "draw", "save"]
 
 KINDS = ("png", "svg", "pdf")
-_FORMAT = 3  # to be raised when a drawing changes, so that old files are drawn anew
+_FORMAT = 4  # to be raised when a drawing changes, so that old files are drawn anew
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _BLUE, _SKY, _GREEN, _ORANGE, _RED, _PURPLE, _BLACK, _GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
@@ -29,6 +30,7 @@ _STYLES: dict[str, dict[str, Any]] = {
     "SGD": dict(color=_GREEN),
     "AdaGrad": dict(color=_ORANGE, linestyle="-."),
     "Adam": dict(color=_RED),
+    REFERENCE: dict(color=_RED, linestyle=":"),
     "AMSGrad": dict(color=_PURPLE, linestyle="--"),
     "AdaBound": dict(color=_BLUE, linewidth=2.2),
     "AMSBound": dict(color=_SKY, linestyle="--", linewidth=2.2),
@@ -109,7 +111,7 @@ def _curves(data: dict[str, Any]) -> Figure:
     if data["shared_legend"]:
         handles = {label: handle for axes in grid.flat for handle, label in zip(
             *axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
-        columns = 3 if any("(no run)" in label for label in handles) else 6
+        columns = 4 if len(handles) > 6 else 3 if any("(no run)" in label for label in handles) else 6
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
     return figure
 

@@ -12,7 +12,7 @@ from dynabound._files import write_whole
 from dynabound.lab import figures, page, rates, theorems
 from dynabound.lab.claims import CLAIMS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, overall
 from dynabound.lab.errors import LabError
-from dynabound.lab.recipes import Study
+from dynabound.lab.recipes import REFERENCE, Study
 from dynabound.lab.results import Curve, curves, mean, spread
 from dynabound.lab.store import Store
 
@@ -91,7 +91,7 @@ def _table(methods: list[Curve]) -> list[dict[str, Any]]:
     text = methods[0].spec.text
     worst = math.inf if text else -math.inf
     key = {curve.row.label: mean(curve.final()) if curve.final() else worst for curve in methods}
-    order = sorted(key, key=lambda label: key[label], reverse=not text)
+    order = sorted(key.keys() - {REFERENCE}, key=lambda label: (key[label], label), reverse=not text)
     adam = next((curve.final() for curve in methods if curve.row.label == "Adam"), [])
     level = (min if text else max)(adam, default=None)
     rows = []
@@ -106,7 +106,7 @@ def _table(methods: list[Curve]) -> list[dict[str, Any]]:
             "final_spread": _finite(spread(curve.final())),
             "best": _finite(mean(curve.best())),
             "train": _finite(mean(curve.final("train"))),
-            "rank": order.index(curve.row.label) + 1 if curve.finished else None,
+            "rank": order.index(curve.row.label) + 1 if curve.finished and curve.row.label in order else None,
             "level": level,
             "epochs": _finite(mean([float(epoch) for epoch, _ in there])) if whole else None,
             "seconds": _finite(mean([seconds for _, seconds in there])) if whole else None,
