@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import sys
+from pathlib import Path
 
 from dynabound.lab import recipes, reproduce
 from dynabound.lab.engine import Event, LocalEngine, record_failure
+from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import Study
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -63,3 +67,38 @@ def run_and_die(root: str, after: int) -> None:
         for number, _ in enumerate(engine.run(specs(6), Store(root)), start=1):
             if number == after:
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reproduce_and_die(out: str, after: int) -> None:
+    """``dynabound reproduce`` of a tiny study, killed at its ``after``-th touch of a file in its folder."""
+    from dynabound import cli
+
+    recipes.WORKLOADS["demo"]["perceptron"] = TINY
+    recipes.TUNED["demo"] = ()
+    count = iter(range(1, 10**9))
+
+    def hook(event: str, args: tuple) -> None:
+        touched = event in ("open", "os.rename", "os.remove", "os.mkdir") and str(args[0]).startswith(out)
+        if touched and next(count) == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    cli.app(["reproduce", "mnist", "--out", out, "--jobs", "2"])
+
+
+def check_as_nobody(out: str) -> None:
+    """Exit with 3 if the folder cannot be written to and the error says so."""
+    if os.getuid() == 0:
+        os.setuid(65534)
+    try:
+        reproduce.check([], Path(out), None)
+    except LabError as error:
+        sys.exit(3 if "cannot be written" in str(error) and "--out" in str(error) else 4)
+
+
+def forget_seconds(store: Store) -> None:
+    """Make every epoch of every run take one second: what the clock said is all that may differ."""
+    for run in store.runs():
+        path: Path = run.folder / "metrics.jsonl"
+        lines = [{**json.loads(line), "seconds": 1.0} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))

@@ -1,9 +1,14 @@
 """Whole studies, made small: what is run, what is kept, what the figures show, what the user is told."""
 
 import json
+import random
 import shutil
+import signal
+import tempfile
 from dataclasses import replace
+from pathlib import Path
 
+import lab_worker as worker
 import pytest
 import study_cases as cases
 from typer.testing import CliRunner
@@ -87,6 +92,23 @@ def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
     cases.complete([tiny], store, engine)
     assert [spec.name for spec in engine.ran] == [gone.name]
     assert cases.numbers(store) == before
+
+
+def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, done, tmp_path):
+    killed, choose, exits = tmp_path / "killed", random.Random(0), []
+    for most in (10, 60, 100, 200, 300, 10**9):
+        after = choose.randint(1, most)
+        exits.append(worker.run(cases.reproduce_and_die, str(killed), after))
+    assert exits.count(-signal.SIGKILL) >= 3
+    assert exits[-1] == 0
+    shutil.copytree(done, tmp_path / "whole")
+    pages = []
+    for folder in (killed, tmp_path / "whole"):
+        cases.forget_seconds(Store(folder / "runs"))
+        path = report.write(report.build([tiny], "demo", folder), folder)
+        figure = (folder / "demo" / "figures" / "mnist.png").read_bytes()
+        pages.append((path.read_text(), figure))
+    assert pages[0] == pages[1]
 
 
 def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
@@ -200,6 +222,13 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     assert result.exit_code == 1
     assert "cannot be made" in result.stderr
     assert "--out" in result.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_told():
+    with tempfile.TemporaryDirectory() as locked:  # pytest's own folders would not even let nobody look
+        Path(locked).chmod(0o555)
+        assert worker.run(cases.check_as_nobody, locked) == 3
+        assert not list(Path(locked).iterdir())
 
 
 def test_dry_run_tells_and_runs_nothing(tmp_path):
