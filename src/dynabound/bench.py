@@ -92,7 +92,11 @@ def _stream(params: list[torch.nn.Parameter]) -> Step:
     steps = [torch.zeros((), dtype=torch.int64) for _ in params]
     scalars: Any = (0.0,) * 11
     kernel: Any = importlib.import_module("dynabound.optim._kernel")
-    return lambda: kernel.stream(_fused.LEVEL, torch.get_num_threads(), *lists, [], steps, scalars)
+
+    def step() -> None:
+        kernel.stream(_fused.LEVEL, torch.get_num_threads(), kernel.scan(*lists, [], steps)[1], scalars)
+
+    return step
 
 
 def _interleave(

@@ -88,7 +88,8 @@ def test_which_memory_orders_the_kernel_takes():
     for name, (data, grad) in layouts().items():
         state = [torch.zeros_like(data) for _ in range(2)]
         step = torch.zeros((), dtype=torch.int64)
-        if _fused.scan([data], [grad], [state[0]], [state[1]], [], [step])[0]:
+        keys, _ = _fused.scan([data], [grad], [state[0]], [state[1]], [], [step])
+        if keys[0]:
             taken.add(name)
     assert taken == {"contiguous", "channels-last", "transposed", "unaligned", "size-one-dimension"}
 

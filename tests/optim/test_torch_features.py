@@ -255,11 +255,33 @@ def test_sixteen_bit_rounding_is_torchs():
         state = [-wanted, torch.zeros_like(wanted)]
         step = torch.zeros((), dtype=torch.int64)
         scalars = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, -float("inf"), float("inf"))
-        _fused._kernel.update(_fused.LEVEL, 1, [p], [torch.zeros_like(p)], [state[0]], [state[1]], [], [step], scalars)
+        grad = torch.zeros_like(p)
+        _, entries = _fused.scan([p], [grad], [state[0]], [state[1]], [], [step])
+        _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
         expected = wanted.to(dtype)
         assert torch.equal(torch.isnan(p), torch.isnan(expected))
         same = p.view(torch.int16) == expected.view(torch.int16)
         assert bool((same | torch.isnan(expected) | (expected == 0)).all())
+
+
+@needs_kernel
+def test_the_kernel_refuses_entries_it_cannot_take():
+    """Cut, mixed, empty or not its own: an error, and nothing is written."""
+    tensors = [torch.ones(3) for _ in range(4)]
+    step = torch.zeros((), dtype=torch.int64)
+    lists = [[tensor] for tensor in tensors]
+    _, plain = _fused.scan(*lists, [], [step])
+    _, ams = _fused.scan(*lists, [torch.ones(3)], [step])
+    keys, sparse = _fused.scan([torch.ones(3).to_sparse()], *lists[1:], [], [step])
+    assert keys == [None]
+    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
+    for entries in (b"", plain[:-1], plain + ams, plain + sparse):
+        with pytest.raises(ValueError, match="not all of one kind"):
+            _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
+    with pytest.raises(ValueError, match="bad level"):
+        _fused._kernel.update(len(_fused.LEVELS), 1, plain, scalars)
+    assert step.item() == 0
+    assert all(torch.equal(tensor, torch.ones(3)) for tensor in tensors)
 
 
 @needs_kernel
@@ -271,6 +293,7 @@ def test_the_kernel_releases_the_gil():
     optimizer.step()
     state = optimizer.state[p]
     lists = [[p], [p.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]]
+    _, entries = _fused.scan(*lists)
     scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
     stamps, stop = [], threading.Event()
 
@@ -284,7 +307,7 @@ def test_the_kernel_releases_the_gil():
     try:
         for _ in range(5):
             start = time.perf_counter()
-            _fused._kernel.update(_fused.LEVEL, 1, *lists, scalars)
+            _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
             end = time.perf_counter()
             quarter = (end - start) / 4
             inside += sum(start + quarter < stamp < end - quarter for stamp in list(stamps))
@@ -304,6 +327,7 @@ def test_the_kernel_takes_torchs_number_of_threads(monkeypatch):
             asked.append(threads)
 
         scan = staticmethod(_fused._kernel.scan)
+        ENTRY_SIZE = _fused._kernel.ENTRY_SIZE
 
     monkeypatch.setattr(_fused, "_kernel", Spy)
     before = torch.get_num_threads()

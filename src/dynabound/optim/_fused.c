@@ -40,10 +40,13 @@ typedef struct {
     double step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high;
 } Scalars;
 
+/* A parameter with its gradient and state: the entries that scan() hands out as bytes and update() takes. */
 typedef struct {
     void *p, *m, *v, *vmax;
     const void *g;
     Py_ssize_t count;
+    int64_t *step;
+    int kind, ams;
 } Tensor;
 
 /* ---- 16-bit numbers, without branches, so that the compiler vectorises the conversions ---- */
@@ -291,7 +294,7 @@ static int is_dense(const DLTensor *t, Py_ssize_t *count) {
 typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
 
 /* Fill in what the kernel needs of the k-th parameter; the kind, or -1 where the kernel does not apply. */
-static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out, int64_t **step) {
+static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
     DLTensor p, g, m, v, vmax, s;
     int ams = PyList_Size(lists->vmax) > 0;
     if (!view(PyList_GetItem(lists->p, k), &p) || !view(PyList_GetItem(lists->g, k), &g) ||
@@ -306,7 +309,7 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out, int64_t **
     if (out->count && (!p.data || !g.data || !m.data || !v.data || (ams && !vmax.data)))
         return -1; /* a tensor without memory: freed storage, or torch's symbolic zeros */
     out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
-    *step = s.data;
+    out->step = s.data, out->ams = ams;
     for (int kind = 0; kind < STREAM; kind++)
         if (KINDS[kind].param_code == p.dtype.code && KINDS[kind].param_bits == p.dtype.bits &&
             KINDS[kind].state_code == m.dtype.code && KINDS[kind].state_bits == m.dtype.bits)
@@ -356,66 +359,61 @@ static PyObject *connect(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys: let them share one. */
+static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last) {
+    if (tensor->kind < 0) return Py_NewRef(Py_None);
+    if (before && before->kind == tensor->kind && *before->step == *tensor->step) return Py_NewRef(last);
+    return Py_BuildValue("iL", tensor->kind, (long long)*tensor->step);
+}
+
 static PyObject *scan(PyObject *self, PyObject *args) {
     Lists lists;
     (void)self;
     if (!PyArg_ParseTuple(args, LISTS_FORMAT, LISTS_ARGUMENTS(lists)) || !check_lists(&lists)) return NULL;
     Py_ssize_t count = PyList_Size(lists.p);
-    PyObject *keys = PyList_New(count), *last = NULL; /* neighbours mostly have equal keys: let them share one */
-    int last_kind = -1;
-    int64_t last_step = 0;
-    for (Py_ssize_t k = 0; keys && k < count; k++) {
-        Tensor tensor;
-        int64_t *step = NULL;
-        int kind = read_tensor(&lists, k, &tensor, &step);
-        int negated = kind < 0 ? 0 : is_negated(PyList_GetItem(lists.g, k));
-        PyObject *key = NULL;
-        if (negated == 0 && kind >= 0 && last && kind == last_kind && *step == last_step) {
-            key = Py_NewRef(last);
-        } else if (negated == 0 && kind >= 0) {
-            key = last = Py_BuildValue("iL", kind, (long long)*step); /* borrowed from the list from here on */
-            last_kind = kind, last_step = *step;
-        } else if (negated >= 0) {
-            key = Py_NewRef(Py_None);
-        }
+    PyObject *keys = PyList_New(count), *entries = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Tensor));
+    Tensor *tensors = entries ? (Tensor *)PyBytes_AsString(entries) : NULL;
+    for (Py_ssize_t k = 0; keys && tensors && k < count; k++) {
+        memset(&tensors[k], 0, sizeof *tensors);
+        tensors[k].kind = read_tensor(&lists, k, &tensors[k]);
+        int negated = tensors[k].kind < 0 ? 0 : is_negated(PyList_GetItem(lists.g, k));
+        if (negated) tensors[k].kind = -1;
+        PyObject *last = k ? PyList_GetItem(keys, k - 1) : NULL;
+        PyObject *key = negated < 0 ? NULL : make_key(&tensors[k], k ? &tensors[k - 1] : NULL, last);
         if (!key) Py_CLEAR(keys);
         else PyList_SetItem(keys, k, key);
     }
-    return keys;
+    PyObject *answer = keys && entries ? PyTuple_Pack(2, keys, entries) : NULL;
+    Py_XDECREF(keys);
+    Py_XDECREF(entries);
+    return answer;
 }
 
-/* Run the update, or the stream, over tensors that scan() has found to be of one kind. */
+/* Run the update, or the stream, over entries of scan(), whose tensors must still be there. */
 static PyObject *apply(PyObject *args, int stream) {
-    int level, threads, kind = 0;
-    Lists lists;
+    int level, threads;
+    PyObject *entries;
     Scalars s;
-    if (!PyArg_ParseTuple(args, "ii" LISTS_FORMAT "(ddddddddddd)", &level, &threads, LISTS_ARGUMENTS(lists),
-                          &s.step_size, &s.lower, &s.upper, &s.beta1, &s.beta2, &s.eps, &s.shrink, &s.l2, &s.sign,
-                          &s.low, &s.high) ||
-        !check_lists(&lists))
+    if (!PyArg_ParseTuple(args, "iiO!(ddddddddddd)", &level, &threads, &PyBytes_Type, &entries, &s.step_size, &s.lower,
+                          &s.upper, &s.beta1, &s.beta2, &s.eps, &s.shrink, &s.l2, &s.sign, &s.low, &s.high))
         return NULL;
-    Py_ssize_t count = PyList_Size(lists.p), total = 0;
-    Tensor *tensors = PyMem_Calloc((size_t)count + 1, sizeof *tensors);
-    int64_t **steps = PyMem_Calloc((size_t)count + 1, sizeof *steps);
-    int fits = tensors && steps && level >= 0 && level <= best_level();
+    const Tensor *tensors = (const Tensor *)PyBytes_AsString(entries);
+    Py_ssize_t size = PyBytes_Size(entries), count = size / (Py_ssize_t)sizeof *tensors, total = 0;
+    int fits = count > 0 && size % (Py_ssize_t)sizeof *tensors == 0 && level >= 0 && level <= best_level();
     for (Py_ssize_t k = 0; fits && k < count; k++) {
-        int found = read_tensor(&lists, k, &tensors[k], &steps[k]);
-        if (k == 0) kind = found;
-        fits = found >= 0 && found == kind && (!stream || kind == 0);
+        fits = tensors[k].kind >= 0 && tensors[k].kind == tensors[0].kind && (!stream || tensors[k].kind == 0) &&
+               tensors[k].ams == tensors[0].ams;
         total += tensors[k].count;
     }
-    const int ams = PyList_Size(lists.vmax) > 0;
-    if (fits) {
-        for (Py_ssize_t k = 0; k < count; k++) ++*steps[k];
-        Py_BEGIN_ALLOW_THREADS
-        run(UPDATES[stream ? STREAM : kind][level], tensors, count, total, &s, ams, threads);
-        Py_END_ALLOW_THREADS
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "fused update: bad level, or entries that are not all of one kind");
+        return NULL;
     }
-    PyMem_Free(tensors);
-    PyMem_Free(steps);
-    if (fits) Py_RETURN_NONE;
-    PyErr_SetString(PyExc_ValueError, "fused update: bad level, or tensors that are not all of one kind");
-    return NULL;
+    for (Py_ssize_t k = 0; k < count; k++) ++*tensors[k].step;
+    Py_BEGIN_ALLOW_THREADS
+    run(UPDATES[stream ? STREAM : tensors[0].kind][level], tensors, count, total, &s, tensors[0].ams, threads);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
 }
 
 static PyObject *update(PyObject *self, PyObject *args) { (void)self; return apply(args, 0); }
@@ -425,13 +423,13 @@ static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
      "connect(tensor_type, parameter_type, exchange)\n--\n\nTell the kernel what a plain tensor is and how to read it."},
     {"scan", scan, METH_VARARGS,
-     "scan(p, g, m, v, vmax, steps)\n--\n\n(kind, step count) of every parameter, or None where the kernel does not "
-     "apply."},
+     "scan(p, g, m, v, vmax, steps)\n--\n\nOf every parameter (kind, step count), or None where the kernel does not "
+     "apply; and an entry of ENTRY_SIZE bytes for update()."},
     {"update", update, METH_VARARGS,
-     "update(level, threads, p, g, m, v, vmax, steps, scalars)\n--\n\nUpdate all tensors, which must be of one kind, "
-     "in place, and count their steps."},
+     "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still exist, in "
+     "place, and count their steps."},
     {"stream", stream, METH_VARARGS,
-     "stream(level, threads, p, g, m, v, vmax, steps, scalars)\n--\n\nMove update()'s bytes of float32 tensors, and "
+     "stream(level, threads, entries, scalars)\n--\n\nMove update()'s bytes of float32 tensors, and "
      "compute next to nothing: the machine's limit."},
     {NULL, NULL, 0, NULL},
 };
@@ -447,7 +445,10 @@ static int add_constants(PyObject *module) {
 #else
     const int openmp = 0;
 #endif
-    return failed || PyModule_AddIntConstant(module, "OPENMP", openmp) ? -1 : 0;
+    return failed || PyModule_AddIntConstant(module, "OPENMP", openmp) ||
+                   PyModule_AddIntConstant(module, "ENTRY_SIZE", sizeof(Tensor))
+               ? -1
+               : 0;
 }
 
 static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)add_constants}, {0, NULL}};

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -28,6 +30,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def update(
+    entries: bytes,
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -37,8 +40,11 @@ def update(
     s: Scalars,
     dtype: torch.dtype,
 ) -> None:
-    """Update every parameter and its state in place; the kernel knows ``dtype`` from the tensors."""
-    _kernel.update(LEVEL, torch.get_num_threads(), params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps, s)
+    """Update every parameter and its state in place.
+
+    All that the kernel needs of the tensors is in ``entries``; the lists keep their memory alive.
+    """
+    _kernel.update(LEVEL, torch.get_num_threads(), entries, s)
     increment_version(params)  # so that autograd notices, as it does for torch's own in-place operations
 
 
@@ -49,9 +55,15 @@ def scan(
     exp_avg_sqs: list[Tensor],
     max_exp_avg_sqs: list[Tensor],
     steps: list[Tensor],
-) -> list[tuple[int, int] | None]:
-    """For every parameter its kind and step count, if the kernel can update it, or None.
+) -> tuple[list[tuple[int, int] | None], bytes]:
+    """For every parameter its kind and step count, if the kernel can update it, or None; and the kernel's entries.
 
     It can where parameter, gradient and state are plain CPU tensors of known dtypes in one dense memory order.
     """
     return _kernel.scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
+
+
+def choose(entries: bytes, indices: Sequence[int]) -> bytes:
+    """The entries of some parameters."""
+    size = _kernel.ENTRY_SIZE
+    return entries if len(indices) * size == len(entries) else b"".join([entries[i * size :][:size] for i in indices])

@@ -11,7 +11,7 @@ from torch import Tensor
 from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim._scalars import exactly, read_lr, scalars
 
-_BACKENDS = {"loop": _loop, "foreach": _foreach, "fused": _fused}
+_BACKENDS = {"loop": _loop, "foreach": _foreach}
 _FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
 Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
 Update: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
@@ -24,12 +24,18 @@ def plan(lists: Lists, group: Mapping[str, Any]) -> list[Update]:
     lr = read_lr(group)
     capture = group["capturable"] or torch.compiler.is_compiling()
     scan = _fused.scan if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group)) else _find_none
-    found = scan(*lists)
+    found, entries = scan(*lists)
     if None in found and any([param.is_complex() for param in lists[0]]):
         lists = _real_views(lists, group)
-        found = scan(*lists)
-    parts = _partition(found, lists, group, capture)
-    return [(_BACKENDS[key[0]].update, _arguments(lists, part, group, lr, key[1])) for key, part in parts.items()]
+        found, entries = scan(*lists)
+    updates: list[Update] = []
+    for (backend, count, *_), part in _partition(found, lists, group, capture).items():
+        arguments = _arguments(lists, part, group, lr, count)
+        if backend == "fused":
+            updates.append((_fused.update, (_fused.choose(entries, part), *arguments)))
+        else:
+            updates.append((_BACKENDS[backend].update, arguments))
+    return updates
 
 
 def _wants_loop(group: Mapping[str, Any]) -> bool:
@@ -37,8 +43,8 @@ def _wants_loop(group: Mapping[str, Any]) -> bool:
     return group["differentiable"] or (False in (group["foreach"], group["fused"]) and not group["fused"])
 
 
-def _find_none(params: list[Tensor], *others: list[Tensor]) -> list[tuple[int, int] | None]:
-    return [None] * len(params)
+def _find_none(params: list[Tensor], *others: list[Tensor]) -> tuple[list[tuple[int, int] | None], bytes]:
+    return [None] * len(params), b""
 
 
 def _partition(
