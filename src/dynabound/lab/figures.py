@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "draw", "save"]
 
 KINDS = ("png", "svg", "pdf")
-_FORMAT = 4  # to be raised when a drawing changes, so that old files are drawn anew
+_FORMAT = 5  # to be raised when a drawing changes, so that old files are drawn anew
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _BLUE, _SKY, _GREEN, _ORANGE, _RED, _PURPLE, _BLACK, _GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
@@ -93,30 +93,40 @@ def _style(label: str, place: int) -> dict[str, Any]:
 
 
 def _curves(data: dict[str, Any]) -> Figure:
-    """A row per panel and a column per split, or all panels in one row if there is one split: the paper's layout."""
+    """A row per panel and a column per view, or all panels in one row if there is one view: the paper's layout.
+
+    The views are the splits; before that of training are its first epochs, which the limits of the other leave out.
+    """
     panels, splits = data["panels"], data["splits"]
-    rows, columns = (len(panels), len(splits)) if len(splits) > 1 else (1, len(panels))
-    figure = _new(4.6 * columns + 0.6, 3.4 * rows + 1.0, data["title"])
-    grid = figure.subplots(rows, columns, squeeze=False)
-    places = [(panel, split) for panel in panels for split in splits]
-    for axes, (panel, split) in zip(grid.flat, places, strict=True):
-        title = panel["name"] if len(splits) == 1 else f"{panel['name']}: {_SPLITS[split]}"
-        _dress(axes, title, "epoch", f"{_SPLITS[split]} {data['metric']}")
-        for place, curve in enumerate(panel["curves"]):
-            _band(axes, curve[split], curve["label"], _style(curve["label"], place))
-        axes.xaxis.get_major_locator().set_params(integer=True)
-        _limits(axes, [curve[split] for curve in panel["curves"]], data["metric"])
-        if not data["shared_legend"]:
-            axes.legend(fontsize=8, loc="best")
+    views = ["start", *splits] if "train" in splits else splits
+    rows, columns = (len(panels), len(views)) if len(views) > 1 else (1, len(panels))
+    ratios = [0.6 if view == "start" else 1.0 for view in views] if len(views) > 1 else [1.0] * columns
+    figure = _new(4.6 * sum(ratios) + 0.6, 3.4 * rows + 1.0, data["title"])
+    grid = figure.subplots(rows, columns, squeeze=False, width_ratios=ratios)
+    for axes, (panel, view) in zip(grid.flat, [(panel, view) for panel in panels for view in views], strict=True):
+        _panel(axes, panel, view, data, panel["name"] if len(views) == 1 else f"{panel['name']}: {_VIEWS[view]}")
     if data["shared_legend"]:
         handles = {label: handle for axes in grid.flat for handle, label in zip(
             *axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
-        columns = 4 if len(handles) > 6 else 3 if any("(no run)" in label for label in handles) else 6
+        columns = 4 if len(views) < 3 and len(handles) > 6 else 7
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
     return figure
 
 
-_SPLITS = {"train": "training", "test": "test"}
+def _panel(axes: Axes, panel: dict[str, Any], view: str, data: dict[str, Any], title: str) -> None:
+    split = "train" if view == "start" else view
+    _dress(axes, title, "epoch", f"{_VIEWS[split]} {data['metric']}")
+    for place, curve in enumerate(panel["curves"]):
+        seeds = [seed[: max(3, len(seed) // 6)] for seed in curve[split]] if view == "start" else curve[split]
+        _band(axes, seeds, curve["label"], _style(curve["label"], place))
+    axes.xaxis.get_major_locator().set_params(integer=True)
+    if view != "start":
+        _limits(axes, [curve[split] for curve in panel["curves"]], data["metric"])
+    if not data["shared_legend"]:
+        axes.legend(fontsize=8, loc="best")
+
+
+_VIEWS = {"start": "first epochs", "train": "training", "test": "test"}
 
 
 def _band(axes: Axes, seeds: list[list[float]], label: str, style: dict[str, Any]) -> None:

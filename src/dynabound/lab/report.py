@@ -166,14 +166,24 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
     return list(dict.fromkeys(lines))
 
 
+def _where(found: list[Curve]) -> str:
+    """What a figure shows, if that is not what the paper's shows."""
+    spec = found[0].spec
+    return "" if spec.scale == "paper" else f" — here {spec.scale} scale, {_NAMES.get(spec.task, spec.task)}"
+
+
+_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
+
+
 def _figures(
     study: Study, found: list[Curve], panels: dict[str, dict[str, Curve]], extra: dict[str, Any]
 ) -> list[dict[str, Any]]:
+    title = f"{study.title}{_where(found)}"
     if study.name == "learning-rates":
         data: dict[str, Any] = {"kind": "heatmaps", "methods": extra}
-        return [_figure(study.name, study.title, data)] if extra else []
+        return [_figure(study.name, title, data)] if extra else []
     if study.name == "rate-evolution":
-        return [_figure(study.name, study.title, {"kind": "evolution", **extra})] if extra else []
+        return [_figure(study.name, title, {"kind": "evolution", **extra})] if extra else []
     shown = [
         {"name": name, "curves": [
             {"label": label, **{split: [seed.series(split) for seed in curve.finished] for split in study.splits}}
@@ -183,9 +193,9 @@ def _figures(
     shared = len({tuple(methods) for methods in panels.values()}) == 1
     data = {"kind": "curves", "panels": shown, "splits": list(study.splits), "shared_legend": shared,
             "metric": _metric(next(iter(panels.values())))}  # fmt: skip
-    result = [_figure(study.name, study.title, data)]
+    result = [_figure(study.name, title, data)]
     if study.name == "final-step-size":
-        title = "SGDM and AdaBound side by side"
+        title = f"SGDM and AdaBound side by side{_where(found)}"
         result.append(_figure("final-step-size-compared", title, {"kind": "steps", "panels": shown}))
     return result
 
