@@ -61,12 +61,22 @@ def save_figure(name: str, data: dict[str, Any], folder: Path, make: Callable[[]
     record.unlink(missing_ok=True)  # a kill between here and the last line means: draw again
     with matplotlib.rc_context({"svg.hashsalt": name, "font.size": 10}):
         figure = make()
+        _settle(figure)
         for path, metadata in zip(paths, ({"Software": None}, {"Date": None}, {"CreationDate": None}), strict=True):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=path.suffix[1:], dpi=130, metadata=metadata)
             write_whole(path, buffer.getvalue(), durable=False)
     write_whole(record, json.dumps({"digest": digest, **data}).encode(), durable=False)
     return paths
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out now, and round: the solver's last digits differ from process to process."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")
+    for axes in figure.axes:
+        left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)
+        axes.set_position((left, bottom, width, height))
 
 
 def draw(data: dict[str, Any]) -> Figure:
@@ -119,7 +129,8 @@ def _panel(axes: Axes, panel: dict[str, Any], view: str, data: dict[str, Any], t
     for place, curve in enumerate(panel["curves"]):
         seeds = [seed[: max(3, len(seed) // 6)] for seed in curve[split]] if view == "start" else curve[split]
         _band(axes, seeds, curve["label"], _style(curve["label"], place))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    locator: Any = axes.xaxis.get_major_locator()
+    locator.set_params(integer=True)
     if view != "start":
         _limits(axes, [curve[split] for curve in panel["curves"]], data["metric"])
     if not data["shared_legend"]:
