@@ -7,8 +7,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 
 from dynabound.lab.engine import Event
 from dynabound.lab.spec import RunSpec
@@ -46,14 +47,14 @@ class Board:
         self._last: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, TaskID] = {}
         self.ended, self.failed = 0, 0
-        self._total = bar.add_task("all runs", total=0, left="") if bar else None
+        self._total = bar.add_task("all runs", total=0, left="starting") if bar else None
 
     def begin(self, specs: list[RunSpec]) -> None:
         """These are to be run, too."""
         self._specs |= {spec.name: spec for spec in specs}
         self._left |= {spec.name: spec.epochs for spec in specs}
         if self._bar and self._total is not None:
-            self._bar.update(self._total, total=len(self._specs))
+            self._bar.update(self._total, total=len(self._specs), left=self._count())
 
     def listen(self, event: Event) -> None:
         """Show what happened."""
@@ -77,7 +78,7 @@ class Board:
         if self._bar and spec.name in self._tasks:
             left = f"epoch {min(progress.epoch, spec.epochs)}/{spec.epochs}  loss {progress.loss:.3g}"
             self._bar.update(self._tasks[spec.name], completed=progress.step, total=progress.steps, left=left)
-            self._bar.update(self._total or TaskID(0), left=self.left())
+            self._bar.update(self._total or TaskID(0), left=self._count())
 
     def _ended(self, spec: RunSpec, event: Event) -> None:
         self._remove(spec.name)
@@ -86,7 +87,7 @@ class Board:
         if event.state == "failed":
             self.failed += 1
         if self._bar and self._total is not None:
-            self._bar.update(self._total, completed=self.ended, left=self.left())
+            self._bar.update(self._total, completed=self.ended, left=self._count())
         if not self._bar or event.state not in ENDED:
             value = self._last.get(spec.name, {}).get(f"test_{spec.metric}")
             shown = "" if value is None else f", test {spec.metric} {value:.4g}"
@@ -96,6 +97,10 @@ class Board:
     def _remove(self, run: str) -> None:
         if self._bar and run in self._tasks:
             self._bar.remove_task(self._tasks.pop(run))
+
+    def _count(self) -> str:
+        left = self.left()
+        return f"{self.ended} of {len(self._specs)}" + (f", {left}" if left else "")
 
     def left(self) -> str:
         """The time that the known runs will still take, once one epoch of any has been measured."""
@@ -118,7 +123,8 @@ def board(jobs: int, quiet: bool = False) -> Iterator[Board]:
     if not console.is_terminal or quiet:
         yield Board(console, None, jobs)
         return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), MofNCompleteColumn(),
-               TextColumn("{task.fields[left]}"), TimeElapsedColumn())  # fmt: skip
+    # On a narrow terminal the bars give way: they are the only column that may be shorter than its contents.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TextColumn("{task.fields[left]}"),
+               TimeElapsedColumn(Column(no_wrap=True)))  # fmt: skip
     with Bar(*columns, console=console, transient=True) as bar:
         yield Board(console, bar, jobs)
