@@ -9,7 +9,7 @@ import study_cases as cases
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab import estimate, figures, recipes, report, reproduce, theorems
+from dynabound.lab import figures, recipes, report, reproduce, theorems
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import STUDIES, WORKLOADS, choose
 from dynabound.lab.results import curves
@@ -209,17 +209,6 @@ def test_dry_run_tells_and_runs_nothing(tmp_path):
     assert {row["state"] for row in listed} == {"new"}
     assert not (tmp_path / "out").exists()
     assert "runs to do" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
-
-
-def test_the_cost_of_a_perceptron_is_its_arithmetic():
-    """A weight costs 2 operations forward and 4 backward, per example; the test images are evaluated forward only."""
-    specs = [replace(STUDIES["mnist"].rows[0].spec("paper"), seed=seed) for seed in range(2)]
-    (cost,) = estimate.estimate(specs)
-    assert (cost.runs, cost.steps) == (2, 2 * 100 * 469)
-    weights = 784 * 100 + 100 * 10
-    assert cost.flops == pytest.approx(cost.steps * 128 * 6 * weights * (1 + 10_000 / 60_000 / 3))
-    assert cost.gpu_hours == pytest.approx(cost.flops / estimate.GPU_FLOPS / 3600)
-    assert cost.seconds > 0
 
 
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):

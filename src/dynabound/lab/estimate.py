@@ -29,8 +29,8 @@ STEP_SECONDS = 1e-3
 """What a step on a GPU is assumed to take at least: Python has to start its kernels, however small they are."""
 _PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
 _IMAGES = 16  # are measured, and taken for a part of a batch: a whole one of a wide network takes a CPU minutes
-_METRICS = 400  # bytes that an epoch's metrics take
-_RATES = 100  # bytes that a layer's rates take in them
+_METRICS = 300  # bytes that an epoch's metrics take
+_RATES = 130  # bytes that a layer's rates take in them
 
 
 @dataclass(frozen=True)

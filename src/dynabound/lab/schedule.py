@@ -91,7 +91,7 @@ def simulate(rows: Sequence[Chain], seconds: Mapping[str, float], workers: int) 
     left = [deque(row) for row in rows]
     queue: deque[str] = deque()
     running: list[tuple[float, str]] = []
-    known: dict[str, None] = {}
+    known: set[str] = set()
     ended: set[str] = set()
     clock, most = 0.0, 0
     while True:
@@ -99,9 +99,10 @@ def simulate(rows: Sequence[Chain], seconds: Mapping[str, float], workers: int) 
             for stages in left:
                 while stages and ended.issuperset(stages[0]):
                     stages.popleft()
-                new = [name for name in (stages[0] if stages else ()) if name not in known]
-                known |= dict.fromkeys(new)
-                queue.extend(new)
+                for name in stages[0] if stages else ():
+                    if name not in known:
+                        known.add(name)
+                        queue.append(name)
         while queue and len(running) < workers:
             name = queue.popleft()
             heapq.heappush(running, (clock + seconds[name], name))
