@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
 
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dynabound.lab import optimizers
@@ -115,34 +115,42 @@ def count(spec: RunSpec) -> Count:
     """Count the operations and bytes of a kind of runs."""
     with torch.random.fork_rng([]):
         data = _stand_in(spec)
-        batches = make_batches(data, spec, torch.device("cpu"))
+        batches = make_batches(_one_pixel(data), spec, torch.device("cpu"))
     with torch.device("meta"):
         model = build_model(spec, data)
-        inputs: list[Any] = [torch.zeros(2, *data.train[0].shape[1:])]
-        if isinstance(model, LanguageModel):
-            inputs = [torch.zeros(spec.bptt or 1, 2, dtype=torch.long), model.start(2)]
-        with FlopCounterMode(display=False) as counter:
-            output = model(*inputs)
-            forward = counter.get_total_flops()
-            (output[0] if spec.text else output).sum().backward()
-            both = counter.get_total_flops()
-    if isinstance(data, Text):
-        examples, held_out, counted = (
-            len(data.train[: spec.examples]),
-            len(data.valid) + len(data.test),
-            2 * (spec.bptt or 1),
-        )
-    else:
-        examples, held_out, counted = len(data.train[0][: spec.examples]), len(data.test[0]), 2
-    parameters = list(model.parameters())
-    return Count(
-        batches.steps,
-        (examples * both + held_out * forward) / counted,
-        sum(1 for split in batches.splits for _ in batches.evaluation(split)) / 3,
-        sum(parameter.numel() for parameter in parameters),
-        len(parameters),
-        sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
+    trained, *held_out = (
+        (data.train, data.valid, data.test) if isinstance(data, Text) else (data.train[1], data.test[1])
     )
+    forward, both = _flops(model, spec, data)
+    return Count(
+        steps=batches.steps,
+        flops=len(trained[: spec.examples]) * both + sum(map(len, held_out)) * forward,
+        evaluated=sum(1 for split in batches.splits for _ in batches.evaluation(split)) / 3,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layers=len(list(model.parameters())),
+        model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
+    )
+
+
+def _one_pixel(data: Data) -> Data:
+    """As many images, and nothing to normalise."""
+    if isinstance(data, Text):
+        return data
+    (x, y), (u, v) = data.train, data.test
+    return replace(data, train=(x[..., :1, :1], y), test=(u[..., :1, :1], v))
+
+
+def _flops(model: nn.Module, spec: RunSpec, data: Data) -> tuple[float, float]:
+    """Operations per image or word: forward, and forward and backward."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        if isinstance(model, LanguageModel):
+            words = torch.zeros(spec.bptt or 1, 2, dtype=torch.long)
+            output, number = model(words, model.start(2))[0], words.numel()
+        else:
+            output, number = model(torch.zeros(2, *data.train[0].shape[1:])), 2
+        forward = counter.get_total_flops()
+        output.sum().backward()
+    return forward / number, counter.get_total_flops() / number
 
 
 @cache

@@ -29,6 +29,7 @@ ASSUMED = (
 )
 """What cannot be known before the runs are made."""
 _BEHIND = 1e9  # a loss that is worse than any real one
+_NEAR = 1.1  # times a lower bound: what is no longer is limited by it
 _BETWEEN = 1.8  # a step size that no grid has, and that is nearest to the finer pass's double
 
 
@@ -148,7 +149,9 @@ def plan(studies: Iterable[Study], scale: str, store: Store, workers: Iterable[i
 
 def _told(found: Schedule, chain: float) -> dict[str, Any]:
     share = found.work / found.workers
-    limit = "total work" if share >= chain else "longest chain of runs"
+    limit = "both: some chains begin late"
+    if found.makespan <= _NEAR * max(share, chain):
+        limit = "total work" if share >= chain else "longest chain of runs"
     return {**vars(found), "utilisation": found.utilisation, "share": share, "limit": limit}
 
 

@@ -154,7 +154,7 @@ def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
     for p in planned:
         typer.echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
     left = len({p.spec.name for p in planned if p.state not in ENDED})
-    typer.echo(f"{left} runs to do of {len({p.spec.name for p in planned})}; a search may ask for more at its edges")
+    typer.echo(f"{left} runs to do of {len({p.spec.name for p in planned})}; a search may ask for more")
     for c in costs:
         typer.echo(
             f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
@@ -174,22 +174,34 @@ def _plan(plan: dict[str, Any], tflops: float, as_json: bool) -> None:
         return
     typer.echo(
         f"{plan['runs']} runs to do at {plan['scale']} scale, no more than {plan['at_once']} at a time: "
-        f"{plan['flops']:.2e} FLOP, {plan['work_seconds'] / 3600:,.1f} hours of work, {plan['bytes'] / 1e9:,.1f} GB "
-        f"when all have ended, up to {2 * plan['largest_bytes'] / 1e9:,.2f} GB more for each run that goes on"
+        f"{plan['flops']:.2e} FLOP, {_time(plan['work_seconds'])} of work, {_size(plan['bytes'])} "
+        f"when all have ended, up to {_size(2 * plan['largest_bytes'])} more for each run that goes on"
     )
-    table = Table("workload", "runs", "parameters", "FLOP", "hours", "GB", "time", box=None, header_style="bold")
+    table = Table("workload", "runs", "parameters", "FLOP", "work", "storage", "times", box=None, header_style="bold")
     for w in plan["workloads"]:
         table.add_row(w["workload"], str(w["runs"]), f"{w['parameters']:,}", f"{w['flops']:.2e}",
-                      f"{w['seconds'] / 3600:,.2f}", f"{w['bytes'] / 1e9:,.2f}", w["time"])  # fmt: skip
+                      _time(w["seconds"]), _size(w["bytes"]), w["time"])  # fmt: skip
     _print(table)
-    table = Table("workers", "hours", "utilisation", "work / workers", "longest chain", "limited by", box=None,
+    table = Table("workers", "takes", "utilisation", "work / workers", "longest chain", "limited by", box=None,
                   header_style="bold")  # fmt: skip
     for s in plan["schedules"]:
-        table.add_row(str(s["workers"]), f"{s['makespan'] / 3600:,.2f}", f"{s['utilisation']:.0%}",
-                      f"{s['share'] / 3600:,.2f}", f"{plan['chain_seconds'] / 3600:,.2f}", s["limit"])  # fmt: skip
+        table.add_row(str(s["workers"]), _time(s["makespan"]), f"{s['utilisation']:.0%}",
+                      _time(s["share"]), _time(plan["chain_seconds"]), s["limit"])  # fmt: skip
     _print(table)
     for text in (f"a GPU does {tflops:g} TFLOP/s, and a step takes a millisecond at least", *plan["assumed"]):
         typer.echo(f"assumed: {text}")
+
+
+def _time(seconds: float) -> str:
+    return next(
+        f"{seconds / unit:,.1f} {name}"
+        for unit, name in ((3600, "h"), (60, "min"), (1, "s"))
+        if seconds >= unit or unit == 1
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 def _print(table: Table) -> None:
