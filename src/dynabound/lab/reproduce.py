@@ -68,8 +68,8 @@ def complete(
 ) -> None:
     """Run what ``source`` wants, and what it then wants, until it wants nothing; what fails is not tried twice.
 
-    It is asked again whenever a worker would be idle, not only when all runs have ended: that saves a quarter of the
-    time at paper scale with 128 workers.
+    It is asked again whenever a worker would be idle, not only when all runs have ended: a search goes on while the
+    runs of others are still being made.
     """
     asked: set[str] = set()
     over: set[str] = set()
