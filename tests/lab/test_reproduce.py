@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from dynabound.cli import app
 from dynabound.lab import figures, recipes, report, reproduce, theorems
+from dynabound.lab.engine import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import STUDIES, WORKLOADS, choose
 from dynabound.lab.results import curves
@@ -114,6 +115,19 @@ def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
     assert losses[found["SGDM"].spec.name] == min(losses.values())
     assert [seed.state for curve in found.values() for seed in curve.seeds] == ["finished"] * 4
     assert found["AdaBound"].search.tried == ()
+
+
+def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
+    """With idle workers the search is asked again after every run: what is still to be tried again is no result."""
+    row = next(row for row in tiny.rows if row.optimizer == "adagrad")
+    grid = [replace(row.spec("demo"), lr=lr) for lr in GRIDS["adagrad"].lrs]
+    store, engine = Store(tmp_path), cases.InProcess()
+    record_failure(store, grid[-1], "the disk was full")
+    engine.jobs = 100
+    reproduce.complete(reproduce.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
+    assert engine.ran[:5] == grid
+    assert len(engine.ran) > 5
+    assert {run.status()["state"] for run in store.runs()} == {"finished"}
 
 
 def test_the_data_behind_the_figure(tiny, done):

@@ -215,7 +215,7 @@ footer { border-top: 1px solid var(--line); color: var(--soft); margin-top: 2rem
   body { font-size: 1rem; line-height: 1.4; max-width: none; padding: 0 }
   section { border: 0; break-before: page; margin: 0; padding: 0 } figure img { max-height: 21cm }
   h2, caption, summary { break-after: avoid } figure, tr, .scroll:has(caption) { break-inside: avoid }
-  th, td { padding: .2rem .6rem } th button { display: contents } /* a head with buttons is not repeated on every page */
+  th, td { padding: .2rem .6rem } th button { display: contents } /* buttons are not repeated on every page */
   th button::after { content: "" } .scroll { overflow: visible } }
 """
 
