@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import signal
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -88,11 +88,12 @@ class LocalEngine:
     def run(self, specs: Sequence[RunSpec], store: Store) -> Iterator[Event]:
         """See :meth:`Engine.run`."""
         queue: deque[RunSpec] = deque()
-        deaths: Counter[str] = Counter()
+        deaths: dict[str, int] = {}
         taken = 0
         while True:
-            queue.extend(specs[taken:])
-            taken = len(specs)
+            new, taken = specs[taken:], len(specs)
+            queue.extend(new)
+            deaths |= dict.fromkeys((spec.name for spec in new), 0)
             yield from self._start(queue, store)
             busy = {worker.connection: worker for worker in self._workers if worker.spec}
             if not busy:

@@ -58,11 +58,11 @@ def reproduce(
     with _one_line_errors():
         chosen = choose(studies or [], scale)
         store = Store(out / "runs")
-        if dry_run:
-            _dry_run(runs.plan(chosen, scale, store), scale, as_json)
-            return
         if plan:
             _plan(schedule.plan(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
+            return
+        if dry_run:
+            _dry_run(runs.plan(chosen, scale, store), scale, as_json)
             return
         runs.check((row.spec(scale) for study in chosen for row in study.rows), out, data_dir)
         failed = _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, jobs, data_dir, device, as_json)
