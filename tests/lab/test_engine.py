@@ -78,3 +78,13 @@ def test_a_killed_command_goes_on_where_it_was(after, engine, tmp_path):
 
 def test_jobs_default_to_the_cores():
     assert LocalEngine().jobs == cores() >= 1
+
+
+def test_runs_that_are_added_while_others_go_on_are_run_too(engine, tmp_path):
+    specs, later, ended = cases.specs(2), cases.specs(5)[2:], []
+    for event in engine.run(specs, Store(tmp_path)):
+        if event.state == "finished":
+            ended.append(event.run)
+            specs += later
+            later = []
+    assert sorted(ended) == sorted(spec.name for spec in cases.specs(5))

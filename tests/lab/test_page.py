@@ -38,6 +38,12 @@ frame.addEventListener("load", () => {
   out.wide = inner.documentElement.scrollWidth;
   out.screen = frame.clientWidth;
   out.headings = [...inner.querySelectorAll("h2")].map(heading => heading.textContent);
+  const folded = () => inner.querySelectorAll("details:not([open])").length;
+  out.folded = [folded()];
+  for (const moment of ["beforeprint", "afterprint"]) {
+    frame.contentWindow.dispatchEvent(new Event(moment));
+    out.folded.push(folded());
+  }
   document.querySelector("pre").textContent = JSON.stringify(out);
 });
 frame.srcdoc = document.querySelector("template").innerHTML;
@@ -119,6 +125,8 @@ def test_in_a_browser(built, tmp_path):
     assert seen["wide"] <= seen["screen"], "the page scrolls sideways on a phone"
     assert len(seen["headings"]) == len(made["studies"])
     assert any(HOSTILE in heading for heading in seen["headings"])
+    folded = 1 + len(made["studies"])
+    assert seen["folded"] == [folded, 0, folded], "what is folded up is not printed"
 
 
 def browse(path, folder) -> str:

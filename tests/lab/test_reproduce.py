@@ -14,13 +14,14 @@ import study_cases as cases
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab import estimate, figures, recipes, report, reproduce, theorems
+from dynabound.lab import figures, recipes, report, reproduce, theorems
+from dynabound.lab.engine import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import REFERENCE, STUDIES, WORKLOADS, choose
-from dynabound.lab.results import curves
+from dynabound.lab.results import curves, losses
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
-from dynabound.lab.tune import GRIDS
+from dynabound.lab.tune import GRIDS, search
 
 
 def run(*arguments):
@@ -62,15 +63,17 @@ def test_paper_scale_is_the_papers_setup():
     assert (resnet.task, resnet.width, resnet.epochs, resnet.decay_after) == ("cifar10", 1.0, 200, 150)
     assert (resnet.weight_decay, resnet.batch_size) == (5e-4, 128)
     assert [row.spec("paper").layers for row in STUDIES["ptb"].rows[::4]] == [1, 2, 3]
-    speeds = {(row.spec("paper").options["final_lr"], row.spec("paper").options["gamma"])
+    speeds = {(row.spec("paper").options.get("final_lr", 0.1), row.spec("paper").options["gamma"])
               for row in STUDIES["bound-speed"].rows}  # fmt: skip
     assert speeds == {(a, g) for a in (1.0, 0.1) for g in (0.1, 0.02, 0.01, 0.002, 0.001)}
     assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows if row.label != REFERENCE)
 
 
-def test_learning_rates_needs_no_runs_of_its_own():
-    rows = {row.spec("demo").name for row in STUDIES["cifar10"].rows}
-    assert {row.spec("demo").name for row in STUDIES["learning-rates"].rows} <= rows
+def test_studies_share_the_runs_that_they_have_in_common():
+    names = {study: {row.spec("demo").name for row in STUDIES[study].rows} for study in STUDIES}
+    assert names["learning-rates"] <= names["cifar10"]
+    assert len(names["cifar10"] & names["bound-speed"]) == 1, "AdaBound with its defaults"
+    assert len(names["final-step-size"] & names["bound-speed"]) == 2
 
 
 def test_a_study_is_complete_and_never_run_again(tiny, done):
@@ -136,6 +139,19 @@ def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
     assert losses[found["SGDM"].spec.name] == min(losses.values())
     assert [seed.state for curve in found.values() for seed in curve.seeds] == ["finished"] * 4
     assert found["AdaBound"].search.tried == ()
+
+
+def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
+    """With idle workers the search is asked again after every run: what is still to be tried again is no result."""
+    row = next(row for row in tiny.rows if row.optimizer == "adagrad")
+    grid = [replace(row.spec("demo"), lr=lr) for lr in GRIDS["adagrad"].lrs]
+    store, engine = Store(tmp_path), cases.InProcess()
+    record_failure(store, grid[-1], "the disk was full")
+    engine.jobs = 100
+    reproduce.complete(reproduce.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
+    assert engine.ran[:5] == grid
+    assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
+    assert {run.status()["state"] for run in store.runs()} == {"finished"}
 
 
 def test_the_data_behind_the_figure(tiny, done):
@@ -239,17 +255,6 @@ def test_dry_run_tells_and_runs_nothing(tmp_path):
     assert {row["state"] for row in listed} == {"new"}
     assert not (tmp_path / "out").exists()
     assert "runs to do" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
-
-
-def test_the_cost_of_a_perceptron_is_its_arithmetic():
-    """A weight costs 2 operations forward and 4 backward, per example; the test images are evaluated forward only."""
-    specs = [replace(STUDIES["mnist"].rows[0].spec("paper"), seed=seed) for seed in range(2)]
-    (cost,) = estimate.estimate(specs)
-    assert (cost.runs, cost.steps) == (2, 2 * 100 * 469)
-    weights = 784 * 100 + 100 * 10
-    assert cost.flops == pytest.approx(cost.steps * 128 * 6 * weights * (1 + 10_000 / 60_000 / 3))
-    assert cost.gpu_hours == pytest.approx(cost.flops / estimate.GPU_FLOPS / 3600)
-    assert cost.seconds > 0
 
 
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):

@@ -51,7 +51,10 @@ class Engine(Protocol):
     """How many runs go on at the same time."""
 
     def run(self, specs: Sequence[RunSpec], store: Store) -> Iterator[Event]:
-        """Bring all ``specs`` to their end in ``store``; a run that fails does not keep the others from going on."""
+        """Bring all ``specs`` to their end in ``store``; a run that fails does not keep the others from going on.
+
+        ``specs`` may grow at its end while the events are read. What an engine takes no notice of is given to it again.
+        """
 
 
 def cores() -> int:
@@ -84,8 +87,13 @@ class LocalEngine:
 
     def run(self, specs: Sequence[RunSpec], store: Store) -> Iterator[Event]:
         """See :meth:`Engine.run`."""
-        queue, deaths = deque(specs), dict.fromkeys((spec.name for spec in specs), 0)
+        queue: deque[RunSpec] = deque()
+        deaths: dict[str, int] = {}
+        taken = 0
         while True:
+            new, taken = specs[taken:], len(specs)
+            queue.extend(new)
+            deaths |= dict.fromkeys((spec.name for spec in new), 0)
             yield from self._start(queue, store)
             busy = {worker.connection: worker for worker in self._workers if worker.spec}
             if not busy:

@@ -1,24 +1,53 @@
-"""What a set of runs would cost: operations counted, and a step measured on this machine."""
+"""What a set of runs would cost: operations and bytes counted, and a step measured on this machine.
+
+Neither the data sets nor a GPU are needed: a network on torch's meta device has shapes and no contents.
+"""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import cache
 
 import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
+from dynabound.lab import optimizers
+from dynabound.lab.batches import make_batches
 from dynabound.lab.data import SOURCES, Data, Images, Text, load
-from dynabound.lab.loop import Training
+from dynabound.lab.loop import Training, build_model
+from dynabound.lab.models import LanguageModel
 from dynabound.lab.spec import DEFAULT, RunSpec
 
-__all__ = ["GPU_FLOPS", "Cost", "estimate"]
+__all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Count", "count", "estimate", "gpu_seconds", "kind", "size", "title"]
 
 GPU_FLOPS = 10e12
 """Operations per second that a data-centre GPU is assumed to sustain on these networks."""
-_PTB_WORDS, _PTB_VOCABULARY = 929_589, 10_000
+STEP_SECONDS = 1e-3
+"""What a step on a GPU is assumed to take at least: Python has to start its kernels, however small they are."""
+_PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
 _IMAGES = 16  # are measured, and taken for a part of a batch: a whole one of a wide network takes a CPU minutes
+_METRICS = 300  # bytes that an epoch's metrics take
+_RATES = 130  # bytes that a layer's rates take in them
+
+
+@dataclass(frozen=True)
+class Count:
+    """What all runs of a kind have in common."""
+
+    steps: int
+    """Of an epoch."""
+    flops: float
+    """Of an epoch: forward and backward through the training set, forward through the held-out sets."""
+    evaluated: float
+    """Steps of the evaluation after an epoch, each as a third of a training step."""
+    parameters: int
+    layers: int
+    """Tensors of parameters."""
+    model_bytes: int
+    """Parameters and buffers."""
 
 
 @dataclass(frozen=True)
@@ -30,48 +59,121 @@ class Cost:
     steps: int
     """In all runs together."""
     flops: float
-    """In all runs together; an evaluation counts as a third of a training step."""
+    """In all runs together, with the evaluations."""
+    gpu_hours: float
+    """As :func:`gpu_seconds` has them."""
     seconds: float
     """On this machine, one run at a time."""
 
-    @property
-    def gpu_hours(self) -> float:
-        """At :data:`GPU_FLOPS`."""
-        return self.flops / GPU_FLOPS / 3600
+
+def kind(spec: RunSpec) -> RunSpec:
+    """What has to be equal for two runs to take as long per epoch: all but method, seed and budget."""
+    return replace(spec, optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False)
+
+
+def title(spec: RunSpec) -> str:
+    """What is trained.
+
+    >>> title(RunSpec("ptb", layers=2))
+    'ptb lstm-2'
+    """
+    return f"{spec.task} {spec.model}" + (f"-{spec.layers}" if spec.layers else "")
 
 
 def estimate(specs: Iterable[RunSpec], tell: Callable[[str], None] = lambda _: None) -> list[Cost]:
-    """The cost of ``specs``, from one measured step of each workload. The data sets themselves are not needed."""
+    """The cost of ``specs``, each run counted once, with one measured step of each workload."""
     kinds: dict[RunSpec, list[RunSpec]] = {}
-    for spec in specs:
-        kind = replace(spec, optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False)
-        kinds.setdefault(kind, []).append(spec)
+    for spec in dict.fromkeys(specs):
+        kinds.setdefault(kind(spec), []).append(spec)
     costs = []
-    for kind, runs in kinds.items():
-        name = f"{kind.task} {kind.model}" + (f"-{kind.layers}" if kind.layers else "")
-        tell(name)
-        per_epoch, flops, seconds = _measure(kind)
-        steps = per_epoch * sum(spec.epochs for spec in runs)
-        costs.append(Cost(name, len(runs), steps, steps * flops, steps * seconds))
+    for like, runs in kinds.items():
+        tell(title(like))
+        counted, epochs = count(like), sum(spec.epochs for spec in runs)
+        hours = sum(gpu_seconds(spec) for spec in runs) / 3600
+        seconds = epochs * (counted.steps + counted.evaluated) * _step_seconds(like)
+        costs.append(Cost(title(like), len(runs), epochs * counted.steps, epochs * counted.flops, hours, seconds))
     return costs
 
 
-def _measure(spec: RunSpec) -> tuple[int, float, float]:
-    """Steps of an epoch, operations and seconds of a step, each with its share of the evaluation."""
-    data = _stand_in(spec)
+def gpu_seconds(spec: RunSpec, flops_per_second: float = GPU_FLOPS) -> float:
+    """How long a run is assumed to take on a GPU."""
+    counted = count(kind(spec))
+    least = (counted.steps + counted.evaluated) * STEP_SECONDS
+    return spec.epochs * max(counted.flops / flops_per_second, least)
+
+
+def size(spec: RunSpec) -> int:
+    """Bytes of the run's folder when it has ended: one checkpoint, which has the metrics too, and the metrics."""
+    counted = count(kind(spec))
+    metrics = spec.epochs * (_METRICS + _RATES * counted.layers * spec.rates)
+    state = 4 * counted.parameters * _state_copies(spec.optimizer)
+    return counted.model_bytes + state + 2 * metrics
+
+
+@cache
+def count(spec: RunSpec) -> Count:
+    """Count the operations and bytes of a kind of runs."""
+    with torch.random.fork_rng([]):
+        data = _stand_in(spec)
+        batches = make_batches(_one_pixel(data), spec, torch.device("cpu"))
+    with torch.device("meta"):
+        model = build_model(spec, data)
+    trained, *held_out = (
+        (data.train, data.valid, data.test) if isinstance(data, Text) else (data.train[1], data.test[1])
+    )
+    forward, both = _flops(model, spec, data)
+    return Count(
+        steps=batches.steps,
+        flops=len(trained[: spec.examples]) * both + sum(map(len, held_out)) * forward,
+        evaluated=sum(1 for split in batches.splits for _ in batches.evaluation(split)) / 3,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layers=len(list(model.parameters())),
+        model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
+    )
+
+
+def _one_pixel(data: Data) -> Data:
+    """As many images, and nothing to normalise."""
+    if isinstance(data, Text):
+        return data
+    (x, y), (u, v) = data.train, data.test
+    return replace(data, train=(x[..., :1, :1], y), test=(u[..., :1, :1], v))
+
+
+def _flops(model: nn.Module, spec: RunSpec, data: Data) -> tuple[float, float]:
+    """Operations per image or word: forward, and forward and backward."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        if isinstance(model, LanguageModel):
+            words = torch.zeros(spec.bptt or 1, 2, dtype=torch.long)
+            output, number = model(words, model.start(2))[0], words.numel()
+        else:
+            output, number = model(torch.zeros(2, *data.train[0].shape[1:])), 2
+        forward = counter.get_total_flops()
+        output.sum().backward()
+    return forward / number, counter.get_total_flops() / number
+
+
+@cache
+def _state_copies(optimizer: str) -> int:
+    """Numbers that a method remembers for every parameter: found out by letting it make a step."""
+    parameter = torch.nn.Parameter(torch.ones(64))
+    parameter.grad = torch.ones(64)
+    method = optimizers.build(optimizer, [parameter], lr=1e-3)
+    method.step()
+    return sum(value.numel() for value in method.state[parameter].values() if torch.is_tensor(value)) // 64
+
+
+def _step_seconds(spec: RunSpec) -> float:
+    """Seconds of a step on this machine."""
     batch = int(spec.batch_size or 1)
     small = batch if spec.text else min(batch, _IMAGES)
     with torch.random.fork_rng([]):
-        training = Training(replace(spec, batch_size=small), data, torch.device("cpu"))
+        training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
         batches = training.train_epoch()
         next(batches)  # the first is slower
         started = time.perf_counter()
         next(batches)
-        seconds = (time.perf_counter() - started) * batch / small
-    train, test = (data.train, data.test) if isinstance(data, Text) else (data.train[0], data.test[0])
-    evaluated = 1 + len(test) / min(len(train), spec.examples or len(train)) / 3
-    steps = math.ceil(training.batches.steps * small / batch)
-    return steps, evaluated * batch * _flops(training, data), evaluated * seconds
+    return (time.perf_counter() - started) * batch / small
 
 
 def _stand_in(spec: RunSpec) -> Data:
@@ -79,24 +181,11 @@ def _stand_in(spec: RunSpec) -> Data:
     if spec.task not in SOURCES:
         return load(spec.task)
     if spec.text:
-        words = torch.randint(_PTB_VOCABULARY, (_PTB_WORDS,))
-        return Text(words, words[:73_760], words[:82_430], _PTB_VOCABULARY)
-    train, test, height, width = SOURCES[spec.task].shape
+        train, valid, test = (torch.randint(_PTB_VOCABULARY, (number,)) for number in _PTB_WORDS)
+        return Text(train, valid, test, _PTB_VOCABULARY)
+    number, held_out, height, width = SOURCES[spec.task].shape
     channels = 3 if spec.task == "cifar10" else 1
-    number = train * (5 if spec.task == "cifar10" else 1)
+    number *= 5 if spec.task == "cifar10" else 1
     images = torch.zeros(1, channels, height, width, dtype=torch.uint8).expand(number, -1, -1, -1)
     labels = torch.zeros(number, dtype=torch.long)
-    return Images((images, labels), (images[:test], labels[:test]))
-
-
-def _flops(training: Training, data: Data) -> float:
-    """Operations of a step per image, or per row of words: forward, and twice as many backward."""
-    from torch.utils.flop_counter import FlopCounterMode
-
-    spec = training.spec
-    if isinstance(data, Text):  # torch does not count inside of an LSTM
-        hidden, layers, words = spec.hidden or 0, spec.layers or 0, spec.bptt or 0
-        return 3.0 * 2 * words * (8 * layers * hidden**2 + hidden * data.vocabulary)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        training.model.eval()(torch.zeros(1, *data.train[0].shape[1:]))
-    return 3.0 * float(counter.get_total_flops())
+    return Images((images, labels), (images[:held_out], labels[:held_out]))

@@ -54,7 +54,7 @@ def render(report: dict[str, Any]) -> str:
 
 def _badge(verdict: str) -> str:
     kind = _CLASSES[verdict]
-    return f'<span class="badge {kind}">{_MARKS[kind]} {escape(verdict)}</span>'
+    return f'<span class="badge {kind}">{_MARKS[kind]}&nbsp;{escape(verdict)}</span>'
 
 
 def _rows(cells: Iterable[Iterable[str]]) -> str:
@@ -68,7 +68,7 @@ def _cell(text: str, sort: float | str | None = None, kind: str = "") -> str:
 
 def _table_of(headings: Iterable[str], rows: Iterable[Iterable[str]], caption: str = "") -> str:
     head = "".join(f'<th scope="col"><button type="button">{escape(heading)}</button></th>' for heading in headings)
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    title = f"<caption><span>{escape(caption)}</span></caption>" if caption else ""
     return (
         f'<div class="scroll"><table class="sortable">{title}<thead><tr>{head}</tr></thead>'
         f"<tbody>{_rows(rows)}</tbody></table></div>"
@@ -196,6 +196,7 @@ figure img { display: block; height: auto; margin: auto; max-width: 100% }
 .scroll { margin: 1rem 0; overflow-x: auto }
 table { border-collapse: collapse; font-size: .92rem; width: 100% }
 caption { color: var(--soft); padding: .3rem 0; text-align: left }
+caption span { display: block; max-width: calc(100vw - 3rem) }
 th, td { border-bottom: 1px solid var(--line); padding: .35rem .6rem; text-align: left; vertical-align: top }
 th { background: var(--card); padding: 0 }
 th button { background: none; border: 0; color: inherit; cursor: pointer; font: inherit; font-weight: 600;
@@ -208,10 +209,14 @@ small { color: var(--soft) }
 code { background: var(--card); border-radius: .25rem; padding: .1rem .3rem }
 details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }
 footer { border-top: 1px solid var(--line); color: var(--soft); margin-top: 2rem }
+@media (min-width: 40rem), print { .badge { white-space: nowrap } }
 @media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; --yes: #00634a;
-  --no: #a33c00; --open: #6b5200; --link: #000 } body { font-size: 10pt; max-width: none }
-  section { break-before: page } figure, tr { break-inside: avoid } th button::after { content: "" }
-  .scroll { overflow: visible } }
+  --no: #a33c00; --open: #6b5200; --link: #000; font-size: 9pt }
+  body { font-size: 1rem; line-height: 1.4; max-width: none; padding: 0 }
+  section { border: 0; break-before: page; margin: 0; padding: 0 } figure img { max-height: 21cm }
+  h2, caption, summary { break-after: avoid } figure, tr, .scroll:has(caption) { break-inside: avoid }
+  th, td { padding: .2rem .6rem } th button { display: contents } /* buttons are not repeated on every page */
+  th button::after { content: "" } .scroll { overflow: visible } }
 """
 
 _SCRIPT = """
@@ -230,4 +235,10 @@ for (const table of document.querySelectorAll("table.sortable")) {
     table.tBodies[0].append(...[...table.tBodies[0].rows].sort(compare));
   }));
 }
+let closed = [];
+addEventListener("beforeprint", () => {   // what is folded up on a screen is part of what is printed
+  closed = [...document.querySelectorAll("details:not([open])")];
+  closed.forEach(details => details.open = true);
+});
+addEventListener("afterprint", () => closed.forEach(details => details.open = false));
 """

@@ -66,20 +66,35 @@ def complete(
     begin: Callable[[list[RunSpec]], None],
     listen: Callable[[Event], None],
 ) -> None:
-    """Run what ``source`` wants, ask it again, and so on until it wants nothing; what fails is not tried twice."""
-    tried: set[str] = set()
-    while True:
+    """Run what ``source`` wants, and what it then wants, until it wants nothing; what fails is not tried twice.
+
+    It is asked again whenever a worker would be idle, not only when all runs have ended: a search goes on while the
+    runs of others are still being made.
+    """
+    asked: set[str] = set()
+    over: set[str] = set()
+
+    def more() -> list[RunSpec]:
         specs = {
             spec.name: spec
-            for spec in source(losses(store, tried))
-            if spec.name not in tried and _state(store, spec) not in ENDED
+            for spec in source(losses(store, over))
+            if spec.name not in asked and _state(store, spec) not in ENDED
         }
-        if not specs:
-            return
-        tried |= specs.keys()
-        begin(list(specs.values()))
-        for event in engine.run(list(specs.values()), store):
+        asked.update(specs)
+        if specs:
+            begin(list(specs.values()))
+        return list(specs.values())
+
+    specs = more()
+    while specs:
+        given = len(specs)
+        for event in engine.run(specs, store):
             listen(event)
+            if event.state not in ("started", "running", "retried"):
+                over.add(event.run)
+                if len(asked) - len(over) < engine.jobs:
+                    specs += more()
+        specs = [spec for spec in specs[given:] if spec.name not in over] or more()
 
 
 def tuning(specs: Sequence[RunSpec], seeds: int) -> Callable[[Loss], list[RunSpec]]:

@@ -14,7 +14,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from dynabound.lab import reproduce as runs
-from dynabound.lab import theorems
+from dynabound.lab import schedule, theorems
 from dynabound.lab.board import board, describe
 from dynabound.lab.commands import DataDir, Json, _one_line_errors
 from dynabound.lab.engine import LocalEngine
@@ -30,6 +30,7 @@ Names = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help=f"
 Scale = Annotated[str, typer.Option(help=f"{', '.join(SCALES)}.")]
 Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time; default: one per core.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps …")]
+Workers = Annotated[list[int] | None, typer.Option(min=1, help="With --plan; repeatable; default: 8, 64, 512.")]
 OutDir = Annotated[Path, typer.Option("--out", help="Folder of runs, figures and page.")]
 _OUT = Path("reproduction")
 
@@ -45,6 +46,9 @@ def reproduce(
     scale: Scale = "demo",
     jobs: Jobs = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be run, and what it costs.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Only foretell how long it takes on --workers N.")] = False,
+    workers: Workers = None,
+    tflops: Annotated[float, typer.Option(min=0.01, help="With --plan: a GPU's assumed speed.")] = 10.0,
     data_dir: DataDir = None,
     device: Device = "cpu",
     out: OutDir = _OUT,
@@ -54,6 +58,9 @@ def reproduce(
     with _one_line_errors():
         chosen = choose(studies or [], scale)
         store = Store(out / "runs")
+        if plan:
+            _plan(schedule.plan(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
+            return
         if dry_run:
             _dry_run(runs.plan(chosen, scale, store), scale, as_json)
             return
@@ -127,7 +134,7 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
         good = sum(check["verdict"] in ("reproduced", "holds") for check in study["checks"])
         states = ", ".join(f"{count} {state}" for state, count in study["runs"].items())
         table.add_row(study["name"], study["verdict"], f"{good} of {len(study['checks'])}", states)
-    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
+    _print(table)
     typer.echo(f"the report: {path}")
 
 
@@ -147,7 +154,7 @@ def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
     for p in planned:
         typer.echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
     left = len({p.spec.name for p in planned if p.state not in ENDED})
-    typer.echo(f"{left} runs to do of {len({p.spec.name for p in planned})}; a search may ask for more at its edges")
+    typer.echo(f"{left} runs to do of {len({p.spec.name for p in planned})}; a search may ask for more")
     for c in costs:
         typer.echo(
             f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
@@ -159,6 +166,46 @@ def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
             f"in all {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
             f"{estimate.GPU_FLOPS / 1e12:g} TFLOP/s, {sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
         )
+
+
+def _plan(plan: dict[str, Any], tflops: float, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({**plan, "tflops": tflops}))
+        return
+    typer.echo(
+        f"{plan['runs']} runs to do at {plan['scale']} scale, no more than {plan['at_once']} at a time: "
+        f"{plan['flops']:.2e} FLOP, {_time(plan['work_seconds'])} of work, {_size(plan['bytes'])} "
+        f"when all have ended, up to {_size(2 * plan['largest_bytes'])} more for each run that goes on"
+    )
+    table = Table("workload", "runs", "parameters", "FLOP", "work", "storage", "times", box=None, header_style="bold")
+    for w in plan["workloads"]:
+        table.add_row(w["workload"], str(w["runs"]), f"{w['parameters']:,}", f"{w['flops']:.2e}",
+                      _time(w["seconds"]), _size(w["bytes"]), w["time"])  # fmt: skip
+    _print(table)
+    table = Table("workers", "takes", "utilisation", "work / workers", "longest chain", "limited by", box=None,
+                  header_style="bold")  # fmt: skip
+    for s in plan["schedules"]:
+        table.add_row(str(s["workers"]), _time(s["makespan"]), f"{s['utilisation']:.0%}",
+                      _time(s["share"]), _time(plan["chain_seconds"]), s["limit"])  # fmt: skip
+    _print(table)
+    for text in (f"a GPU does {tflops:g} TFLOP/s, and a step takes a millisecond at least", *plan["assumed"]):
+        typer.echo(f"assumed: {text}")
+
+
+def _time(seconds: float) -> str:
+    return next(
+        f"{seconds / unit:,.1f} {name}"
+        for unit, name in ((3600, "h"), (60, "min"), (1, "s"))
+        if seconds >= unit or unit == 1
+    )
+
+
+def _size(count: float) -> str:
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
+
+
+def _print(table: Table) -> None:
+    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def tune(
