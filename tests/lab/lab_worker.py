@@ -85,10 +85,32 @@ def command_and_signal(arguments: list[str], after: int, number: int) -> None:
 def train_on_full_disk(fields: dict, out: str, size: int) -> None:
     """Exit with 3 if the checkpoint does not fit and the error says so."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    _train_without_room(fields, out)
+
+
+def _train_without_room(fields: dict, out: str, fsdp: bool = False) -> None:
     try:
-        train(RunSpec(**fields), Store(out), checkpoint_steps=3)
+        train(RunSpec(**fields), Store(out), fsdp=fsdp, checkpoint_steps=3)
     except LabError as error:
         sys.exit(3 if "cannot be written" in str(error) and "--resume" in str(error) else 4)
+
+
+def train_on_one_full_disk(rank: int, fields: dict, out: str, size: int) -> None:
+    """The same in ranks, of which the last has no room."""
+    with ranks.joined("cpu"):
+        if rank == ranks.count() - 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        _train_without_room(fields, out, fsdp=True)
+
+
+def train_and_die_in_shards(rank: int, fields: dict, out: str) -> None:
+    """Rank 1 is killed when it has written its shards, before it can tell the others."""
+    from dynabound.lab import shards
+
+    if rank == 1:
+        shards._digest = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+    with ranks.joined("cpu"):
+        train(RunSpec(**fields), Store(out), fsdp=True, checkpoint_steps=3)
 
 
 def train_as_nobody(fields: dict, out: str) -> None:
