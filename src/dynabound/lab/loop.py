@@ -18,6 +18,7 @@ from dynabound.lab import models, optimizers, ranks
 from dynabound.lab.batches import Batch, deal_again, make_batches, mix
 from dynabound.lab.data import Data, Images, Text
 from dynabound.lab.spec import RunSpec
+from dynabound.optim._dtensor import whole
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -250,7 +251,7 @@ def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list
 
     From the optimizer's state alone, so that nothing about it needs to be in a checkpoint.
     """
-    from dynabound.lens.rates import effective_lr, whole
+    from dynabound.lens import effective_lr
 
     shares = torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0])
     layers = {}

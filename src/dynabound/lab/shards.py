@@ -38,6 +38,7 @@ from torch.optim import Optimizer
 from dynabound.lab import checkpoint, ranks
 from dynabound.lab.checkpoint import DamagedError
 from dynabound.lab.errors import LabError
+from dynabound.optim._dtensor import cut
 
 __all__ = ["STATE", "load", "place", "save", "shard"]
 
@@ -77,15 +78,12 @@ def place(
         index: {key: _cut(value, params[index]) for key, value in entry.items()}
         for index, entry in optimizer_state["state"].items()
     }
-    cut = {name: _cut(tensor, own[name]) for name, tensor in model_state.items()}
-    return cut, {**optimizer_state, "state": entries}
+    tensors = {name: _cut(tensor, own[name]) for name, tensor in model_state.items()}
+    return tensors, {**optimizer_state, "state": entries}
 
 
 def _cut(value: Any, like: Tensor) -> Any:
-    whole = isinstance(value, Tensor) and not isinstance(value, DTensor)
-    if not (whole and isinstance(like, DTensor) and value.shape == like.shape):
-        return value
-    return dtensor.distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
+    return cut(value.to(like.device), like) if isinstance(value, Tensor) and value.shape == like.shape else value
 
 
 def save(folder: Path, state: dict[str, Any], commit: Callable[[dict[str, Any]], None]) -> None:

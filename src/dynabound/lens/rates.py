@@ -33,7 +33,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, Optimizer, RAdam, RMSp
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import read_lr, scalars
 
-__all__ = ["Rates", "Rule", "effective_lr", "register", "whole"]
+__all__ = ["Rates", "Rule", "effective_lr", "register"]
 
 
 class Rates(NamedTuple):
@@ -84,11 +84,6 @@ def effective_lr(optimizer: Optimizer, param: Tensor) -> Tensor:
             "gradient"
         )
     return rates.clip(rates.unclipped)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """All of a DTensor, of which a process has but a part; to be called by all processes. Others as they are."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 def register(optimizer_class: type[Optimizer], rule: Rule) -> None:

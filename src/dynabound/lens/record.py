@@ -16,7 +16,8 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from dynabound.lens.history import History
-from dynabound.lens.rates import Rates, last_rates, rule_of, whole
+from dynabound.lens.rates import Rates, last_rates, rule_of
+from dynabound.optim._dtensor import whole
 
 __all__ = ["LearningRateLens"]
 
