@@ -49,7 +49,8 @@ def test_two_ranks_stop_together_and_go_on_as_if_nothing_had_happened(tmp_path):
     torch.testing.assert_close(run.load_checkpoint()["model"], whole.load_checkpoint()["model"], rtol=0, atol=0)
 
 
-def test_torchrun(tmp_path):
+@pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["data-parallel", "sharded"])
+def test_torchrun(options, tmp_path):
     """The command itself, as it is written in the manual."""
     fields = CASES["perceptron"]
     torchrun = [
@@ -61,7 +62,7 @@ def test_torchrun(tmp_path):
         "-m",
         "dynabound",
     ]
-    command = ["train", "digits", "--hidden=16", "--epochs=3", "--json", f"--out={tmp_path / 'two'}"]
+    command = ["train", "digits", "--hidden=16", "--epochs=3", "--json", f"--out={tmp_path / 'two'}", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     answer = subprocess.run([*torchrun, *command], capture_output=True, text=True, env=environment, timeout=120)
     assert answer.returncode == 0, answer.stderr

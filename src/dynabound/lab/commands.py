@@ -113,7 +113,7 @@ def train(
     device: Annotated[str, typer.Option(help="cpu, cuda, mps …")] = "cpu",
     fsdp: Annotated[
         bool,
-        typer.Option("--fsdp", help="Cut the model up among torchrun's processes (FSDP2), if it is too large for one."),
+        typer.Option("--fsdp", help="Cut the model up among torchrun's processes (FSDP2)."),
     ] = False,
     checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Save every N steps.")] = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="Save every N minutes.")] = 2.0,
@@ -123,9 +123,10 @@ def train(
 ) -> None:
     """Train one run, or go on with it: the same options name the same run.
 
-    Under torchrun --nproc-per-node N -m dynabound train … N processes share every batch. With --fsdp each of them also
-    keeps and saves only its part of the model and of the optimizer's state. A run may go on with another N, with
-    --fsdp or without.
+    torchrun --nproc-per-node N -m dynabound train … makes N processes share
+    every batch. With --fsdp each of them also keeps, and saves, only its part
+    of the model and of the optimizer's state: for models that are too large
+    for one. A run may go on with another N, with --fsdp or without.
     """
     given = {k: v for k, v in locals().items() if k in RunSpec.__dataclass_fields__ and v is not None}
     if opt:

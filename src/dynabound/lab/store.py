@@ -219,6 +219,7 @@ class Run:
                 _delete(before)
                 path.rename(before)
             temporary.rename(path)
+            _delete(path.with_suffix(".pt"))  # of the same step, but older; it would count as the newer one
             sync_folder(self.folder)
             self._prune(_KEPT)
 
