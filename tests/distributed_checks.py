@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -107,6 +108,19 @@ def check_fsdp2(folder):
             model = sharded()
             train(model, optimizer_class(model.parameters(), foreach=foreach, **options), batches(10, 1))
             assert_close(model.parameters(), alone([(10, 1)], optimizer_class, options))
+
+
+def check_gradients_that_are_placed_otherwise(folder):
+    """As tensor parallelism may leave them; then a step has to send something."""
+    model, plain = sharded(), network()
+    optimizers = [AdaBound(m.parameters(), **OPTIONS) for m in (model, plain)]
+    for step in range(3):
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            q.grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(step), dtype=q.dtype)
+            p.grad = distribute_tensor(q.grad, p.device_mesh, [Replicate()])
+        for optimizer in optimizers:
+            optimizer.step()
+    assert_close(model.parameters(), [q.detach() for q in plain.parameters()])
 
 
 def check_state_dicts_in_the_middle_of_a_warm_up(folder):

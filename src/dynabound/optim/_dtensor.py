@@ -12,6 +12,15 @@ def is_dtensor(tensor: Any) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
+def same_placement(tensors: list[Any]) -> bool:
+    """Whether all are DTensors that are cut in the same way."""
+    first = tensors[0]
+    return all(
+        is_dtensor(other) and other.device_mesh == first.device_mesh and other.placements == first.placements
+        for other in tensors
+    )
+
+
 def cut(tensor: Tensor, like: Tensor) -> Tensor:
     """A whole tensor as a DTensor, if ``like`` is one: each process, which has all of it, keeps its part."""
     if is_dtensor(tensor) or not is_dtensor(like):
