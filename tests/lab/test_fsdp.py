@@ -11,7 +11,7 @@ from test_kill import assert_same_run
 from test_ranks import assert_follows
 from test_store import DAMAGES
 
-from dynabound.lab import checkpoint, ranks
+from dynabound.lab import checkpoint, ranks, shards
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -208,6 +208,20 @@ def test_a_rank_that_dies_while_it_writes_leaves_the_checkpoint_before(alone, tm
     worker.train_in_ranks(PERCEPTRON, tmp_path, fsdp=True)
     assert_follows(run, alone(PERCEPTRON))
     assert not list(run.folder.glob(".*"))
+
+
+def test_a_folder_that_not_all_processes_see_is_refused(group, tmp_path, monkeypatch):
+    digest = shards._digest
+
+    def on_another_machine(path):
+        value = digest(path)
+        path.unlink()
+        return value
+
+    monkeypatch.setattr(shards, "_digest", on_another_machine)
+    with pytest.raises(LabError, match=r"process 0 does not see __0_0\.distcp.*--out must be a folder that all"):
+        train(RunSpec(**DIGITS), Store(tmp_path), fsdp=True, stop=lambda: True)
+    assert not [path for path in Store(tmp_path).run(RunSpec(**DIGITS)).folder.iterdir() if "checkpoint" in path.name]
 
 
 def test_what_cannot_be_is_said(tmp_path):

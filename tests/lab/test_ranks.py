@@ -9,6 +9,9 @@ import lab_worker as worker
 import pytest
 import torch
 
+from dynabound.lab import data as datasets
+from dynabound.lab.batches import mix
+from dynabound.lab.loop import Training
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.train import train
@@ -47,6 +50,16 @@ def test_two_ranks_stop_together_and_go_on_as_if_nothing_had_happened(tmp_path):
     for line, other in zip(run.metrics(), whole.metrics(), strict=True):
         assert {**line, "seconds": 0} == {**other, "seconds": 0}
     torch.testing.assert_close(run.load_checkpoint()["model"], whole.load_checkpoint()["model"], rtol=0, atol=0)
+
+
+def test_dropout_of_ranks_that_are_no_more_is_seeded_anew():
+    training = Training(RunSpec("digits", hidden=4, seed=3), datasets.load("digits"), torch.device("cpu"))
+    state = {**training.state(), "step": 5}
+    with torch.random.fork_rng():
+        training.restore(state)
+        assert torch.equal(torch.get_rng_state(), state["ranks"][0]["random"][0])
+        training.restore({**state, "ranks": 2 * state["ranks"]})
+        assert torch.initial_seed() == mix(3, 0, 5)
 
 
 @pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["data-parallel", "sharded"])

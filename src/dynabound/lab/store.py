@@ -226,9 +226,10 @@ class Run:
         try:
             shards.save(temporary, state, commit)
         except OSError as error:
+            raise self._unwritable(path, error) from error
+        finally:
             if ranks.rank() == 0:
                 _delete(temporary)
-            raise self._unwritable(path, error) from error
 
     def _encode(self, state: dict[str, Any]) -> bytes:
         contents = checkpoint.encode(state)
