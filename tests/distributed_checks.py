@@ -5,6 +5,7 @@ import os
 import sys
 import traceback
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
@@ -12,14 +13,20 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
+    get_state_dict,
+    set_model_state_dict,
     set_optimizer_state_dict,
+    set_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.lr_scheduler import LambdaLR
 
-from dynabound import AdaBound
+from dynabound import AdaBound, AdaBoundW, AMSBound
+from dynabound.lens import LearningRateLens, effective_lr
 
 OPTIONS = dict(lr=1e-2, gamma=0.05, amsbound=True, weight_decay=0.01)
 
@@ -34,21 +41,29 @@ def batches(steps, seed, dtype=torch.float64):
     return [torch.randn(8, 6, generator=generator, dtype=torch.float64).to(dtype) for _ in range(steps)]
 
 
-def train(model, optimizer, data, sharded=True):
+def train(model, optimizer, data, sharded=True, scheduler=None):
     """One step per batch; a rank of two takes its half."""
     for x in data:
         optimizer.zero_grad()
         part = x.chunk(2)[dist.get_rank()] if sharded else x
         model(part).square().mean().backward()
         optimizer.step()
+        if scheduler is not None:
+            scheduler.step()
 
 
-def alone(steps_and_seeds, dtype=torch.float64):
+def warm_up(optimizer):
+    """From 0 to the full rate in eight steps, and no further."""
+    return LambdaLR(optimizer, lambda step: min(1.0, step / 8))
+
+
+def alone(steps_and_seeds, optimizer_class=AdaBound, options=OPTIONS, schedule=lambda _: None):
     """The parameters that one process gets to on whole batches."""
-    model = network(dtype)
-    optimizer = AdaBound(model.parameters(), **OPTIONS)
+    model = network()
+    optimizer = optimizer_class(model.parameters(), **options)
+    scheduler = schedule(optimizer)
     for steps, seed in steps_and_seeds:
-        train(model, optimizer, batches(steps, seed, dtype), sharded=False)
+        train(model, optimizer, batches(steps, seed), sharded=False, scheduler=scheduler)
     return [p.detach() for p in model.parameters()]
 
 
@@ -78,18 +93,136 @@ def check_zero_redundancy(folder):
     assert_close(other.parameters(), alone([(5, 1), (5, 2)]))
 
 
-def sharded(dtype=torch.float64):
+def sharded(dtype=torch.float64, **options):
     mesh = init_device_mesh("cpu", (2,))
     model = network(dtype)
     for layer in (model[0], model[2], model):
-        fully_shard(layer, mesh=mesh)
+        fully_shard(layer, mesh=mesh, **options)
     return model
 
 
 def check_fsdp2(folder):
-    model = sharded()
-    train(model, AdaBound(model.parameters(), **OPTIONS), batches(10, 1))
-    assert_close(model.parameters(), alone([(10, 1)]))
+    options = dict(lr=1e-2, gamma=0.05, weight_decay=0.01)
+    for optimizer_class in (AdaBound, AMSBound, AdaBoundW):
+        for foreach in (None, False):
+            model = sharded()
+            train(model, optimizer_class(model.parameters(), foreach=foreach, **options), batches(10, 1))
+            assert_close(model.parameters(), alone([(10, 1)], optimizer_class, options))
+
+
+def check_gradients_that_are_placed_otherwise(folder):
+    """As tensor parallelism may leave them; then a step has to send something."""
+    model, plain = sharded(), network()
+    optimizers = [AdaBound(m.parameters(), **OPTIONS) for m in (model, plain)]
+    for step in range(3):
+        for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+            q.grad = torch.randn(q.shape, generator=torch.Generator().manual_seed(step), dtype=q.dtype)
+            p.grad = distribute_tensor(q.grad, p.device_mesh, [Replicate()])
+        for optimizer in optimizers:
+            optimizer.step()
+    assert_close(model.parameters(), [q.detach() for q in plain.parameters()])
+
+
+def check_state_dicts_in_the_middle_of_a_warm_up(folder):
+    """Into a new model and an optimizer of another lr, by every way that torch has, and on."""
+    expected = alone([(5, 1), (5, 2)], schedule=warm_up)
+    kinds = [
+        (StateDictOptions(), StateDictOptions()),
+        (StateDictOptions(cpu_offload=True), StateDictOptions(cpu_offload=True)),
+        (StateDictOptions(full_state_dict=True), StateDictOptions(full_state_dict=True)),
+        (
+            StateDictOptions(full_state_dict=True, cpu_offload=True),  # which gives the others than rank 0 nothing
+            StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
+        ),
+    ]
+    for saving, loading in kinds:
+        model = sharded()
+        optimizer = AdaBound(model.parameters(), **OPTIONS)
+        scheduler = warm_up(optimizer)
+        train(model, optimizer, batches(5, 1), scheduler=scheduler)
+        weights, state = get_state_dict(model, optimizer, options=saving)
+        other = sharded()
+        resumed = AdaBound(other.parameters(), **{**OPTIONS, "lr": 7.0, "gamma": 0.5, "weight_decay": 0.0})
+        again = warm_up(resumed)
+        if loading.broadcast_from_rank0:  # set_state_dict takes the empty dict of rank 1 for nothing to do
+            set_model_state_dict(other, weights, options=loading)
+            set_optimizer_state_dict(other, resumed, state, options=loading)
+        else:
+            set_state_dict(other, resumed, model_state_dict=weights, optim_state_dict=state, options=loading)
+        again.load_state_dict(scheduler.state_dict())
+        assert resumed.param_groups[0]["base_lr"] == OPTIONS["lr"]
+        assert resumed.param_groups[0]["lr"] == OPTIONS["lr"] * 5 / 8
+        assert all(type(entry["step"]) is torch.Tensor and entry["step"] == 5 for entry in resumed.state.values())
+        train(other, resumed, batches(5, 2), scheduler=again)
+        assert_close(other.parameters(), expected)
+
+
+def check_asking_a_new_optimizer_for_its_state_changes_nothing(folder):
+    """For torch makes a step then, with lr and gradients of 0. A real step at lr = 0 does count."""
+    for schedule in (lambda _: None, warm_up):
+        model = sharded()
+        optimizer = AdaBound(model.parameters(), box=(-0.1, 0.1), **OPTIONS)
+        scheduler = schedule(optimizer)
+        before = [p.full_tensor().clone() for p in model.parameters()]
+        _, state = get_state_dict(model, optimizer)
+        assert_close(model.parameters(), before, rtol=0, atol=0)
+        for entry in state["state"].values():
+            assert entry["step"] == 0
+            assert not any(entry[name].full_tensor().any() for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
+        train(model, optimizer, batches(5, 1), scheduler=scheduler)
+        assert all(entry["step"] == 5 for entry in optimizer.state.values())
+        expected = alone([(5, 1)], options={**OPTIONS, "box": (-0.1, 0.1)}, schedule=schedule)
+        assert_close(model.parameters(), expected)
+
+
+def check_a_plain_checkpoint_goes_on_in_shards(folder):
+    """But not the other way: one process cannot gather what the others have."""
+    plain, model = network(), sharded()
+    optimizer, resumed = (AdaBound(m.parameters(), **OPTIONS) for m in (plain, model))
+    train(plain, optimizer, batches(5, 1), sharded=False)
+    set_model_state_dict(model, plain.state_dict(), options=StateDictOptions(full_state_dict=True))
+    resumed.load_state_dict(optimizer.state_dict())
+    train(model, resumed, batches(5, 2))
+    assert_close(model.parameters(), alone([(5, 1), (5, 2)]))
+    with pytest.raises(ValueError, match=r"is a DTensor, but the parameter is not: save whole .*full_state_dict=True"):
+        optimizer.load_state_dict(resumed.state_dict())
+
+
+def check_mixed_precision(folder):
+    """Computing in bfloat16 leaves parameters, gradients and state in float32."""
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    model = sharded(torch.float32, mp_policy=policy)
+    optimizer = AdaBound(model.parameters(), **OPTIONS)
+    losses = []
+    for _ in range(10):
+        optimizer.zero_grad()
+        output = model(batches(1, 1, torch.float32)[0])
+        assert output.dtype == torch.bfloat16
+        losses.append(output.float().square().mean())
+        losses[-1].backward()
+        optimizer.step()
+    assert losses[-1] < losses[0]
+    for p in model.parameters():
+        assert p.dtype == p.grad.dtype == optimizer.state[p]["exp_avg"].dtype == torch.float32
+
+
+def check_lens(folder):
+    """The rates of shards are shards; a lens sees all of them, on every rank."""
+    records = []
+    for model, cut in ((sharded(), True), (network(), False)):
+        optimizer = AdaBound(model.parameters(), **OPTIONS)
+        with LearningRateLens(optimizer, model, every=2) as lens:
+            train(model, optimizer, batches(5, 1), sharded=cut)
+        records.append((lens, [effective_lr(optimizer, p) for p in model.parameters()]))
+    (lens, rates), (other, expected) = records
+    assert_close(rates, expected)
+    assert [rate.to_local().shape for rate in rates] == [p.to_local().shape for p in rates]
+    assert lens.steps == other.steps == [1, 3, 5]
+    ours, theirs = lens.summary()["parameters"], other.summary()["parameters"]
+    assert ours.keys() == theirs.keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+    for name, row in ours.items():
+        for key, value in row.items():
+            torch.testing.assert_close(torch.tensor(value), torch.tensor(theirs[name][key]), equal_nan=True)
 
 
 def check_distributed_checkpoint(folder):
@@ -133,6 +266,7 @@ def check_low_precision_state_survives(folder):
 
 def main(rank, folder):
     """Run every check; an error is left in a file for the test to show."""
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"  # some virtual machines promise bfloat16 and do not have it
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     torch.set_num_threads(1)
     try:

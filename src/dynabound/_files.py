@@ -25,12 +25,18 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    if durable and os.name == "posix":
-        folder = os.open(path.parent, os.O_RDONLY)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make what was renamed in ``folder`` survive a power cut."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
         try:
-            os.fsync(folder)
+            os.fsync(handle)
         finally:
-            os.close(folder)
+            os.close(handle)
 
 
 def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:

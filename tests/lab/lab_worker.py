@@ -22,7 +22,7 @@ from dynabound.lab.train import train
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # torch imports its compiler when the first optimizer is made, which takes longer than these runs.
-CONTEXT.set_forkserver_preload(["dynabound.cli", "sklearn.datasets", "torch._dynamo"])
+CONTEXT.set_forkserver_preload(["dynabound.cli", "dynabound.lab.shards", "sklearn.datasets", "torch._dynamo"])
 
 
 def start(target, *args):
@@ -45,7 +45,7 @@ def _quietly(target, *args) -> None:
     target(*args)
 
 
-def train_and_die(fields: dict, out: str, after: int, where: str, number: int) -> None:
+def train_and_die(fields: dict, out: str, after: int, where: str, number: int, fsdp: bool = False) -> None:
     """Train, and send ``number`` to this process at its ``after``-th step, or ``after``-th touch of a file."""
     remaining = after
 
@@ -57,7 +57,9 @@ def train_and_die(fields: dict, out: str, after: int, where: str, number: int) -
 
     if where == "file":
         sys.addaudithook(lambda event, args: _is_file_of_run(event, args, out) and count())
-    train(RunSpec(**fields), Store(out), checkpoint_steps=3, progress=count if where == "step" else None)
+    progress = count if where == "step" else None
+    with ranks.joined("cpu", group=fsdp):
+        train(RunSpec(**fields), Store(out), fsdp=fsdp, checkpoint_steps=3, progress=progress)
 
 
 def _is_file_of_run(event: str, args: tuple, out: str) -> bool:
@@ -83,10 +85,32 @@ def command_and_signal(arguments: list[str], after: int, number: int) -> None:
 def train_on_full_disk(fields: dict, out: str, size: int) -> None:
     """Exit with 3 if the checkpoint does not fit and the error says so."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    _train_without_room(fields, out)
+
+
+def _train_without_room(fields: dict, out: str, fsdp: bool = False) -> None:
     try:
-        train(RunSpec(**fields), Store(out), checkpoint_steps=3)
+        train(RunSpec(**fields), Store(out), fsdp=fsdp, checkpoint_steps=3)
     except LabError as error:
         sys.exit(3 if "cannot be written" in str(error) and "--resume" in str(error) else 4)
+
+
+def train_on_one_full_disk(rank: int, fields: dict, out: str, size: int) -> None:
+    """The same in ranks, of which the last has no room."""
+    with ranks.joined("cpu"):
+        if rank == ranks.count() - 1:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        _train_without_room(fields, out, fsdp=True)
+
+
+def train_and_die_in_shards(rank: int, fields: dict, out: str) -> None:
+    """Rank 1 is killed when it has written its shards, before it can tell the others."""
+    from dynabound.lab import shards
+
+    if rank == 1:
+        shards._digest = lambda path: os.kill(os.getpid(), signal.SIGKILL)
+    with ranks.joined("cpu"):
+        train(RunSpec(**fields), Store(out), fsdp=True, checkpoint_steps=3)
 
 
 def train_as_nobody(fields: dict, out: str) -> None:
@@ -121,23 +145,32 @@ def hold_lock(fields: dict, out: str, held, release) -> None:
         release.wait()
 
 
-def train_rank(rank: int, port: int, fields: dict, out: str, stop_after: int) -> None:
-    """One of two ranks; stops after so many questions whether to stop."""
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def train_rank(rank: int, fields: dict, out: str, fsdp: bool, stop_after: int) -> None:
+    """One of several ranks; stops after so many questions whether to stop."""
     asked = iter(range(1, 10**9))
-    with ranks.joined("cpu"):
-        # Only one rank wants to stop: both must.
-        train(RunSpec(**fields), Store(out), stop=lambda: next(asked) >= stop_after and rank == 1)
+    with ranks.joined("cpu", group=fsdp):
+        last = ranks.count() - 1  # only one rank wants to stop: all must
+        train(RunSpec(**fields), Store(out), fsdp=fsdp, stop=lambda: next(asked) >= stop_after and rank == last)
 
 
-def train_two_ranks(fields: dict, out: Path, stop_after: int = 10**9) -> None:
+def in_ranks(count: int, target, *args) -> list[int]:
+    """The exit codes of ``target(rank, *args)`` in ``count`` processes that have found each other."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    workers = [start(train_rank, rank, port, fields, str(out), stop_after) for rank in range(2)]
+    workers = [start(_as_rank, rank, count, port, target, *args) for rank in range(count)]
     for worker in workers:
         worker.join(timeout=120)
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    return [worker.exitcode for worker in workers]
+
+
+def _as_rank(rank: int, count: int, port: int, target, *args) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    target(rank, *args)
+
+
+def train_in_ranks(fields: dict, out: Path, count: int = 2, fsdp: bool = False, stop_after: int = 10**9) -> None:
+    assert in_ranks(count, train_rank, fields, str(out), fsdp, stop_after) == [0] * count
 
 
 KILL, INT, TERM = signal.SIGKILL, signal.SIGINT, signal.SIGTERM

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dynabound.lab.batches import crop_and_flip, make_batches
+from dynabound.lab import batches as module
+from dynabound.lab.batches import crop_and_flip, deal_again, make_batches
 from dynabound.lab.data import Images, Text, load
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
@@ -67,6 +68,33 @@ def test_ranks_share_out_each_batch(augment):
         assert [part.size for part in parts] == [size] * 3
         order = torch.cat([part.y for part in parts]).argsort()
         assert torch.equal(torch.cat([part.x for part in parts])[order], x[y.argsort()])
+
+
+@given(st.integers(1, 40), st.integers(1, 8), st.integers(1, 6))
+@settings(deadline=None)
+def test_every_rank_evaluates_as_often_and_together_they_see_all_once(number, ranks, size):
+    """A sharded model is gathered at each batch, by all ranks or by none."""
+    data = images()
+    data = Images(data.train, (data.train[0][:1].expand(number, -1, -1, -1), torch.arange(number)), augment=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_EVAL_IMAGES", size)
+        shares = [list(make_batches(data, spec(), CPU, rank, ranks).evaluation("test")) for rank in range(ranks)]
+    assert len({len(share) for share in shares}) == 1
+    assert sorted(y for share in shares for batch in share for y in batch.y.tolist()) == list(range(number))
+    assert all(batch.size == len(batch.y) <= size for share in shares for batch in share)
+
+
+@given(st.integers(1, 5), st.integers(1, 5), st.integers(5, 9))
+def test_columns_are_dealt_again_as_if_there_had_always_been_so_many_ranks(before, after, columns):
+    whole = torch.arange(2 * columns * 3).view(2, columns, 3)
+    parts = [whole[:, rank::before] for rank in range(before)]
+    for rank in range(after):
+        assert torch.equal(deal_again(parts, rank, after), whole[:, rank::after])
+
+
+def test_more_ranks_than_images_in_a_batch_are_refused():
+    with pytest.raises(LabError, match="batch_size=8: must be at least the number of ranks, 9"):
+        make_batches(images(), spec(), CPU, 0, 9)
 
 
 def test_normalised_by_channel():

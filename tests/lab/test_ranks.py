@@ -9,8 +9,11 @@ import lab_worker as worker
 import pytest
 import torch
 
+from dynabound.lab import data as datasets
+from dynabound.lab.batches import mix
+from dynabound.lab.loop import Training
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, StoreError
+from dynabound.lab.store import Store
 from dynabound.lab.train import train
 
 CASES = {
@@ -31,7 +34,7 @@ def assert_follows(run, expected):
 @pytest.mark.parametrize("fields", CASES.values(), ids=CASES)
 def test_two_ranks_follow_one(fields, tmp_path):
     expected = train(RunSpec(**fields), Store(tmp_path / "one")).run
-    worker.train_two_ranks(fields, tmp_path / "two")
+    worker.train_in_ranks(fields, tmp_path / "two")
     run = Store(tmp_path / "two").run(RunSpec(**fields))
     assert run.environment()[0]["ranks"] == 2
     assert_follows(run, expected)
@@ -40,18 +43,27 @@ def test_two_ranks_follow_one(fields, tmp_path):
 def test_two_ranks_stop_together_and_go_on_as_if_nothing_had_happened(tmp_path):
     fields = {**CASES["lstm"], "dropout": 0.3, "examples": 14_000}
     run, whole = (Store(tmp_path / name).run(RunSpec(**fields)) for name in ("pieces", "whole"))
-    worker.train_two_ranks(fields, tmp_path / "whole")
-    worker.train_two_ranks(fields, tmp_path / "pieces", stop_after=1)
+    worker.train_in_ranks(fields, tmp_path / "whole")
+    worker.train_in_ranks(fields, tmp_path / "pieces", stop_after=1)
     assert run.status() == {"state": "stopped", "step": 16}
-    with pytest.raises(StoreError, match="begun with 2 ranks, not 1"):
-        train(RunSpec(**fields), Store(tmp_path / "pieces"))
-    worker.train_two_ranks(fields, tmp_path / "pieces")
+    worker.train_in_ranks(fields, tmp_path / "pieces")
     for line, other in zip(run.metrics(), whole.metrics(), strict=True):
         assert {**line, "seconds": 0} == {**other, "seconds": 0}
     torch.testing.assert_close(run.load_checkpoint()["model"], whole.load_checkpoint()["model"], rtol=0, atol=0)
 
 
-def test_torchrun(tmp_path):
+def test_dropout_of_ranks_that_are_no_more_is_seeded_anew():
+    training = Training(RunSpec("digits", hidden=4, seed=3), datasets.load("digits"), torch.device("cpu"))
+    state = {**training.state(), "step": 5}
+    with torch.random.fork_rng():
+        training.restore(state)
+        assert torch.equal(torch.get_rng_state(), state["ranks"][0]["random"][0])
+        training.restore({**state, "ranks": 2 * state["ranks"]})
+        assert torch.initial_seed() == mix(3, 0, 5)
+
+
+@pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["data-parallel", "sharded"])
+def test_torchrun(options, tmp_path):
     """The command itself, as it is written in the manual."""
     fields = CASES["perceptron"]
     torchrun = [
@@ -63,7 +75,7 @@ def test_torchrun(tmp_path):
         "-m",
         "dynabound",
     ]
-    command = ["train", "digits", "--hidden=16", "--epochs=3", "--json", f"--out={tmp_path / 'two'}"]
+    command = ["train", "digits", "--hidden=16", "--epochs=3", "--json", f"--out={tmp_path / 'two'}", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     answer = subprocess.run([*torchrun, *command], capture_output=True, text=True, env=environment, timeout=120)
     assert answer.returncode == 0, answer.stderr

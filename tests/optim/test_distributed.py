@@ -23,7 +23,12 @@ def run(tmp_path_factory):
         subprocess.Popen([sys.executable, SCRIPT, str(rank), folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for rank in range(2)
     ]
-    return [rank.communicate(timeout=300)[0].decode() for rank in ranks]
+    try:
+        return [rank.communicate(timeout=300)[0].decode() for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
 
 
 @pytest.mark.parametrize("check", CHECKS)

@@ -5,6 +5,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import _init_optim_state
 from torch.optim import lr_scheduler as ls
 
 from cases import backends
@@ -68,18 +69,41 @@ def test_constructed_with_zero_and_raised_by_hand(backend):
     lr = torch.tensor(0.0, dtype=torch.float64) if "capturable" in backend else 0.0
     optimizer = AdaBound([param], lr=lr, eps=0.0, weight_decay=0.1, decoupled_weight_decay=True, **backend)
     start = param.detach().clone()
-    for grad in (torch.zeros_like(param), torch.ones_like(param)):
+    for grad in (torch.ones_like(param), torch.zeros_like(param)):
         param.grad = grad
         optimizer.step()
         assert torch.equal(param, start)
     reference = Reference(start.numpy(), lr=0.0, eps=0.0, weight_decay=0.1, decoupled_weight_decay=True)
-    reference.step(np.zeros(6))
     reference.step(np.ones(6))
+    reference.step(np.zeros(6))
     optimizer.param_groups[0]["lr"] = reference.lr = 3e-3
     for _ in range(5):
         param.grad = torch.ones_like(param)
         optimizer.step()
         np.testing.assert_allclose(param.detach().numpy(), reference.step(np.ones(6)), rtol=1e-12)
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
+@pytest.mark.parametrize("tensor_lr", [False, True])
+def test_a_first_step_without_rate_and_gradients_makes_the_state_and_does_not_count(backend, tensor_lr):
+    """Which is how torch.distributed.checkpoint finds out what the state looks like."""
+    start = torch.linspace(-1, 1, 6, dtype=torch.float64)
+    options = dict(lr=torch.tensor(1e-3) if tensor_lr else 1e-3, weight_decay=0.1, amsbound=True, **backend)
+    params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
+    optimizers = [AdaBound([param], **options) for param in params]
+    _init_optim_state(optimizers[0])
+    (state,) = optimizers[0].state.values()
+    assert state["step"] == 0
+    assert not any(state[name].any() for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"))
+    assert torch.equal(params[0], start)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        grad = torch.randn(6, generator=generator, dtype=torch.float64)
+        for param, optimizer in zip(params, optimizers, strict=True):
+            param.grad = grad.clone()
+            optimizer.step()
+    assert torch.equal(*params)
+    assert optimizers[0].state[params[0]]["step"] == 5
 
 
 def test_a_step_at_zero_moves_nothing_not_even_onto_the_box():

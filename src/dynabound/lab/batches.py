@@ -17,7 +17,7 @@ from dynabound.lab.data import Data, Images, Text
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "make_batches"]
+__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "deal_again", "make_batches"]
 
 _PAD = 4
 _EVAL_IMAGES = 500
@@ -57,7 +57,10 @@ class ImageBatches:
         x, y = data.train[0][: spec.examples].to(device), data.train[1][: spec.examples].to(device)
         # Without augmentation an image is the same in every epoch: normalise it once.
         self._x, self._y = (x if data.augment else self._normalize(x)), y
+        if ranks > self._size:
+            raise LabError(f"batch_size={self._size}: must be at least the number of ranks, {ranks}")
         self._test = data.test[0][rank::ranks].to(device), data.test[1][rank::ranks].to(device)
+        self._test_batches = -(-len(data.test[1]) // (_EVAL_IMAGES * ranks))
         whole, rest = divmod(len(y), self._size)
         self.steps = whole + (rest >= 2 * ranks)
         if not self.steps:
@@ -83,10 +86,10 @@ class ImageBatches:
             yield Batch(x, y, chosen.stop - chosen.start)
 
     def evaluation(self, split: str) -> Iterator[Batch]:
-        """The test images, in order."""
+        """The test images, in order; as many batches for every rank, of which the last may be empty."""
         images, labels = self._test
-        for first in range(0, len(labels), _EVAL_IMAGES):
-            chosen = slice(first, first + _EVAL_IMAGES)
+        for index in range(self._test_batches):
+            chosen = slice(index * _EVAL_IMAGES, (index + 1) * _EVAL_IMAGES)
             yield Batch(self._normalize(images[chosen]), labels[chosen], len(labels[chosen]))
 
 
@@ -129,6 +132,18 @@ class TextBatches:
         for first in range(start * self._rows, len(stream) - 1, self._rows):
             y = stream[first + 1 : first + 1 + self._rows]
             yield Batch(stream[first : first + len(y)], y, len(y) * self._widths[split])
+
+
+def deal_again(parts: list[Tensor], rank: int, ranks: int) -> Tensor:
+    """A rank's columns (dimension 1) of a tensor whose columns were dealt to other ranks, or to as many.
+
+    >>> deal_again([torch.tensor([[0, 2]]), torch.tensor([[1]])], rank=0, ranks=1)
+    tensor([[0, 1, 2]])
+    """
+    whole = parts[0].new_empty(len(parts[0]), sum(part.shape[1] for part in parts), *parts[0].shape[2:])
+    for number, part in enumerate(parts):
+        whole[:, number :: len(parts)] = part
+    return whole[:, rank::ranks].contiguous()
 
 
 def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor) -> Tensor:

@@ -111,17 +111,27 @@ def train(
     data_dir: DataDir = None,
     out: Out = Path("runs"),
     device: Annotated[str, typer.Option(help="cpu, cuda, mps …")] = "cpu",
+    fsdp: Annotated[
+        bool,
+        typer.Option("--fsdp", help="Cut the model up among torchrun's processes (FSDP2)."),
+    ] = False,
     checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Save every N steps.")] = None,
     checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="Save every N minutes.")] = 2.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves into the run's folder.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Train one run, or go on with it: the same options name the same run."""
+    """Train one run, or go on with it: the same options name the same run.
+
+    torchrun --nproc-per-node N -m dynabound train … makes N processes share
+    every batch. With --fsdp each of them also keeps, and saves, only its part
+    of the model and of the optimizer's state: for models that are too large
+    for one. A run may go on with another N, with --fsdp or without.
+    """
     given = {k: v for k, v in locals().items() if k in RunSpec.__dataclass_fields__ and v is not None}
     if opt:
         given["opt"] = dict(map(_option, opt))
-    with _one_line_errors(), ranks.joined(device):
+    with _one_line_errors(), ranks.joined(device, group=fsdp):
         store = Store(out)
         spec = _stored_spec(store, resume, given) if resume else RunSpec.from_dict(given)
         with _signals() as received, show.live(spec, quiet or ranks.rank() > 0) as listener:
@@ -138,6 +148,7 @@ def train(
                 store,
                 data_dir=data_dir,
                 device=device,
+                fsdp=fsdp,
                 checkpoint_steps=checkpoint_steps,
                 checkpoint_minutes=checkpoint_minutes,
                 progress=progress if listeners else None,

@@ -6,7 +6,7 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -15,9 +15,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from dynabound import bounds
 from dynabound.lab import models, optimizers, ranks
-from dynabound.lab.batches import Batch, make_batches
+from dynabound.lab.batches import Batch, deal_again, make_batches, mix
 from dynabound.lab.data import Data, Images, Text
 from dynabound.lab.spec import RunSpec
+from dynabound.optim._dtensor import whole
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["DivergedError", "Training", "build_model"]
 
@@ -43,19 +47,30 @@ def build_model(spec: RunSpec, data: Data) -> nn.Module:
 
 
 class Training:
-    """A run in memory. Deterministic: from equal states follow equal states."""
+    """A run in memory. Deterministic: from equal states follow equal states.
 
-    def __init__(self, spec: RunSpec, data: Data, device: torch.device) -> None:
+    With ``fsdp`` each rank has a part of every parameter, otherwise all of it.
+    """
+
+    def __init__(self, spec: RunSpec, data: Data, device: torch.device, fsdp: bool = False) -> None:
         self.spec, self.device = spec, device
         torch.manual_seed(spec.seed)
-        self.model = build_model(spec, data).to(device)
+        self.model = build_model(spec, data)
+        self.mesh: DeviceMesh | None = None
+        if fsdp:
+            from dynabound.lab import shards  # takes seconds to import
+
+            self.mesh = shards.shard(self.model, device)
+        else:
+            self.model.to(device)
         self.optimizer = optimizers.build(
             spec.optimizer, self.model.parameters(), spec.lr, spec.weight_decay, spec.options
         )
         self.batches = make_batches(data, spec, device, ranks.rank(), ranks.count())
         self._forward: nn.Module = self.model
-        if ranks.count() > 1:
+        if ranks.count() > 1 and not fsdp:
             self._forward = DistributedDataParallel(self.model)
+        if ranks.count() > 1:
             torch.manual_seed(spec.seed + ranks.rank())  # another dropout on each
         alone = device.type == "cpu" and ranks.count() == 1
         self._read_every = 1 if alone else _READ_EVERY
@@ -91,7 +106,7 @@ class Training:
     def _step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         loss, correct = self._loss(self._forward, batch)
         if ranks.count() > 1:
-            # DDP takes the mean over ranks, each as heavy as the other; their shares of the batch may differ by one.
+            # The gradient is the mean over ranks, each as heavy as the other; their shares of the batch may differ.
             loss = loss * (ranks.count() * batch.y.numel() / batch.size)
         torch.autograd.backward(loss)
         if self.spec.clip:
@@ -133,7 +148,8 @@ class Training:
         for batch in self.batches.evaluation(split):
             loss, correct = self._loss(self.model, batch)
             size = batch.y.numel()
-            sums += torch.tensor([loss.item() * size, correct.item(), size], dtype=torch.float64)
+            if size:
+                sums += torch.tensor([loss.item() * size, correct.item(), size], dtype=torch.float64)
         self._carry = None
         totals = ranks.add_up(sums.to(self.device if self.device.type == "cuda" else "cpu")).tolist()
         return totals[0] / totals[2], totals[1] / totals[2]
@@ -174,15 +190,29 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken."""
-        self.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        local = state["ranks"][ranks.rank()]
-        _set_random_states(self.device, local["random"])
-        carry = local["carry"]
-        self._carry = None if carry is None else (carry[0].to(self.device), carry[1].to(self.device))
+        """Go on where ``state`` was taken, by whichever number of ranks."""
         for name in _POSITION:
             setattr(self, name, state[name])
+        self._restore_local(state["ranks"])
+        tensors = state["model"], state["optimizer"]
+        if self.mesh is not None:
+            from dynabound.lab import shards
+
+            tensors = shards.place(*tensors, self.model, self.optimizer)
+        self.model.load_state_dict(tensors[0])
+        self.optimizer.load_state_dict(tensors[1])
+
+    def _restore_local(self, parts: list[dict[str, Any]]) -> None:
+        carries = [part["carry"] for part in parts if part["carry"] is not None]
+        hidden, cell = ([carry[place] for carry in carries] for place in (0, 1))
+        self._carry = None
+        if carries:
+            mine = ranks.rank(), ranks.count()
+            self._carry = deal_again(hidden, *mine).to(self.device), deal_again(cell, *mine).to(self.device)
+        if len(parts) == ranks.count():
+            _set_random_states(self.device, parts[ranks.rank()]["random"])
+        else:  # there is no going on with the dropout of ranks that are no more
+            torch.manual_seed(mix(self.spec.seed, ranks.rank(), self.step))
 
 
 _POSITION = ("epoch", "index", "step", "seconds", "sums", "metrics")
@@ -202,7 +232,7 @@ def _random_states(device: torch.device) -> list[Tensor]:
 
 def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
-    if device.type != "cpu":
+    if device.type != "cpu" and len(states) > 1:  # it may have been begun on a CPU
         getattr(torch, device.type).set_rng_state(states[1])
 
 
@@ -226,6 +256,6 @@ def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list
     shares = torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0])
     layers = {}
     for name, param in model.named_parameters():
-        rates = effective_lr(optimizer, param).float().flatten().cpu().sort().values
+        rates = whole(effective_lr(optimizer, param)).float().flatten().cpu().sort().values
         layers[name] = rates[(shares * (len(rates) - 1)).round().long()].tolist()
     return layers

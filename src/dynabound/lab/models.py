@@ -162,7 +162,8 @@ class LanguageModel(nn.Module):
 
     def start(self, batch: int) -> Carry:
         """The state before the first word: zeros."""
-        zeros = self.linear.weight.new_zeros(self.lstm.num_layers, batch, self.lstm.hidden_size)
+        shape, weight = (self.lstm.num_layers, batch, self.lstm.hidden_size), self.linear.weight
+        zeros = torch.zeros(shape, dtype=weight.dtype, device=weight.device)  # new_zeros of a DTensor would be one too
         return zeros, zeros.clone()
 
     def forward(self, words: Tensor, carry: Carry) -> tuple[Tensor, Carry]:

@@ -25,12 +25,19 @@ def rank() -> int:
 
 
 @contextmanager
-def joined(device: str) -> Iterator[None]:
-    """Join the others if ``torchrun`` has started several processes."""
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2:
+def joined(device: str, group: bool = False) -> Iterator[None]:
+    """Join the others if ``torchrun`` has started several processes; a process alone only if it needs a ``group``."""
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    if not (several or group):
         yield
         return
-    dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    if device == "cuda" and several:
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # where nccl puts what it sends of Python's objects
+    backend = "nccl" if device.startswith("cuda") else "gloo"
+    if several:
+        dist.init_process_group(backend)
+    else:
+        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """Run folders: one per spec, named by its hash; every file in them is whole, and one process at a time writes.
 
-A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.jsonl``, the last two
-``checkpoint-*.pt`` and ``lock``. The newest checkpoint is the truth about a run that has not ended: it contains the
-metrics too, and whatever was written after it is written again.
+A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.jsonl``, the last two checkpoints
+(``checkpoint-*.pt``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The newest checkpoint is the truth
+about a run that has not ended: it contains the metrics too, and whatever was written after it is written again.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
-from dynabound._files import write_whole
-from dynabound.lab import checkpoint
+from dynabound._files import sync_folder, write_whole
+from dynabound.lab import checkpoint, ranks
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
+
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
 
 __all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError"]
 
@@ -133,13 +136,22 @@ class Run:
             return []
         return sessions
 
-    def load_checkpoint(self) -> dict[str, Any] | None:
-        """The newest checkpoint that is whole, as CPU tensors and primitives; None if there is none."""
-        for path in reversed(self._checkpoints()):
+    def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
+        """The newest checkpoint that is whole, as CPU tensors and primitives; None if there is none.
+
+        With a mesh all its processes call this, and what was saved in shards comes as DTensors.
+        """
+        paths = self._checkpoints()
+        for path in reversed(paths if mesh is None else ranks.share(paths)):
             try:
-                return checkpoint.decode(path.read_bytes())
+                if path.suffix == ".pt":
+                    return checkpoint.decode(path.read_bytes())
+                from dynabound.lab import shards  # takes seconds to import
+
+                return shards.load(path, mesh)
             except (OSError, checkpoint.DamagedError) as error:
-                log.warning("%s: is damaged (%s); going back to the one before", path, error)
+                if ranks.rank() == 0:
+                    log.warning("%s: is damaged (%s); going back to the one before", path, error)
         return None
 
     def locked(self) -> bool:
@@ -170,7 +182,7 @@ class Run:
             file.write(f"pid {os.getpid()} on {socket.gethostname()} since {started}".encode())
             file.flush()
             for leftover in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote
-                leftover.unlink(missing_ok=True)
+                _delete(leftover)
             yield
 
     def begin(self, spec: RunSpec, session: dict[str, Any]) -> None:
@@ -190,6 +202,36 @@ class Run:
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Write a checkpoint and let go of all but the one before it."""
+        self._write(f"checkpoint-{state['step']:09d}.pt", self._encode(state))
+        self._prune(_KEPT)
+
+    def save_shards(self, state: dict[str, Any]) -> None:
+        """The same for a state with DTensors, of which each process writes its part: all of them call this."""
+        from dynabound.lab import shards
+
+        path = self.folder / f"checkpoint-{state['step']:09d}.dcp"
+        temporary = path.with_name(f".{path.name}.tmp")
+
+        def commit(rest: dict[str, Any]) -> None:
+            write_whole(temporary / shards.STATE, self._encode(rest))
+            if path.exists():  # no folder can take the place of another: this name makes it the one before
+                before = path.with_suffix(".before.dcp")
+                _delete(before)
+                path.rename(before)
+            temporary.rename(path)
+            _delete(path.with_suffix(".pt"))  # of the same step, but older; it would count as the newer one
+            sync_folder(self.folder)
+            self._prune(_KEPT)
+
+        try:
+            shards.save(temporary, state, commit)
+        except OSError as error:
+            raise self._unwritable(path, error) from error
+        finally:
+            if ranks.rank() == 0:
+                _delete(temporary)
+
+    def _encode(self, state: dict[str, Any]) -> bytes:
         contents = checkpoint.encode(state)
         if not self._verified:  # a foreign optimizer may have a state that cannot be read back: say so now
             try:
@@ -197,8 +239,7 @@ class Run:
             except checkpoint.DamagedError as error:
                 raise StoreError(f"run {self.name}: its state holds more than tensors and numbers ({error})") from error
             self._verified = True
-        self._write(f"checkpoint-{state['step']:09d}.pt", contents)
-        self._prune(_KEPT)
+        return contents
 
     def end(self, state: str, metrics: list[dict[str, Any]], **details: Any) -> None:
         """Write the last word: metrics, status, and no more than one checkpoint."""
@@ -221,21 +262,32 @@ class Run:
         return f"remove the run and train it again: dynabound runs remove {self.name} --out {self.folder.parent}"
 
     def _checkpoints(self) -> list[Path]:
-        return sorted(self.folder.glob("checkpoint-*.pt"))
+        return sorted(path for path in self.folder.glob("checkpoint-*") if path.suffix in (".pt", ".dcp"))
 
     def _prune(self, kept: int) -> None:
         for path in self._checkpoints()[:-kept]:
-            path.unlink(missing_ok=True)
+            _delete(path)
 
     def _write(self, name: str, contents: bytes, durable: bool = True) -> None:
         path = self.folder / name
         try:
             write_whole(path, contents, durable)
         except OSError as error:
-            raise StoreError(
-                f"{path}: cannot be written ({error.strerror}); what was there is kept. Make room, or the folder "
-                f"writable, then: dynabound train --resume {self.name} --out {self.folder.parent}"
-            ) from error
+            raise self._unwritable(path, error) from error
+
+    def _unwritable(self, path: Path, error: OSError) -> StoreError:
+        return StoreError(
+            f"{path}: cannot be written ({error.strerror}); what was there is kept. Make room, or the folder "
+            f"writable, then: dynabound train --resume {self.name} --out {self.folder.parent}"
+        )
+
+
+def _delete(path: Path) -> None:
+    """Delete a file or a folder, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _json(value: Any) -> bytes:

@@ -60,6 +60,7 @@ def train(
     *,
     data_dir: str | Path | None = None,
     device: str = "cpu",
+    fsdp: bool = False,
     checkpoint_steps: int | None = None,
     checkpoint_minutes: float = 2.0,
     progress: Callable[[Progress], None] | None = None,
@@ -75,6 +76,8 @@ def train(
         store: where runs are kept.
         data_dir: where to look for data first.
         device: "cpu", "cuda", "cuda:1", "mps" …
+        fsdp: cut parameters, gradients and optimizer state up among the processes (FSDP2) instead of giving each all
+            of them; within ``ranks.joined(device, group=True)``.
         checkpoint_steps: save every so many steps; None: by time alone.
         checkpoint_minutes: save every so many minutes.
         progress: called after every step (on accelerators, every few) and at the end of every epoch.
@@ -92,10 +95,12 @@ def train(
     if ended:
         return ended
     where = _device(ranks.local_device(device))
+    if fsdp:
+        _check_fsdp(where)
     data = datasets.load(spec.task, data_dir)
     devices = [where] if where.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
-        training = Training(spec, data, where)
+        training = Training(spec, data, where, fsdp)
         with run.lock() if ranks.rank() == 0 else contextlib.nullcontext():
             ended = ranks.share(_ended(run))  # by another process, while this one was getting ready
             if ended:
@@ -121,7 +126,11 @@ class _Session:
 
     def begin(self) -> None:
         """Take up the last checkpoint, then write what is known."""
-        state = ranks.share(self.run.load_checkpoint() if ranks.rank() == 0 else None)
+        mesh = self.training.mesh
+        if mesh is not None:
+            state = self.run.load_checkpoint(mesh)
+        else:
+            state = ranks.share(self.run.load_checkpoint() if ranks.rank() == 0 else None)
         if state is not None:
             self._check(state)
             self.training.restore(state)
@@ -137,10 +146,6 @@ class _Session:
             raise StoreError(
                 f"run {self.run.name} was begun on other data ({state['data']}, now {self.data}), such as another "
                 f"version's text: give it that, or dynabound runs remove {self.run.name} --out {self.run.folder.parent}"
-            )
-        if len(state["ranks"]) != ranks.count():
-            raise StoreError(
-                f"run {self.run.name} was begun with {len(state['ranks'])} ranks, not {ranks.count()}: use as many"
             )
 
     def run_to_end(self, progress: Callable[[Progress], None] | None, stop: Callable[[], bool] | None) -> Result:
@@ -173,7 +178,9 @@ class _Session:
 
     def _save(self) -> None:
         state = {"data": self.data, **self.training.state()}
-        if ranks.rank() == 0:
+        if self.training.mesh is not None:
+            self.run.save_shards(state)
+        elif ranks.rank() == 0:
             self.run.save_checkpoint(state)
         self.saved_step, self.saved_time = self.training.step, time.monotonic()
 
@@ -229,6 +236,16 @@ def _device(name: str) -> torch.device:
     return device
 
 
+def _check_fsdp(device: torch.device) -> None:
+    if device.type not in ("cpu", "cuda"):
+        raise LabError(f"device={device.type!r}: FSDP needs cpu or cuda; leave out --fsdp")
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise LabError(
+            "fsdp=True: there is no process group; use torchrun --nproc-per-node N -m dynabound train … --fsdp, "
+            "or call train within dynabound.lab.ranks.joined(device, group=True)"
+        )
+
+
 def _environment(training: Training, data: str) -> dict[str, Any]:
     return {
         "dynabound": __version__,
@@ -239,6 +256,7 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
         "seed": training.spec.seed,
         "threads": torch.get_num_threads(),
         "ranks": ranks.count(),
+        "fsdp": training.mesh is not None,
         "data": data,
         "commit": _commit(),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -257,6 +275,6 @@ def _commit() -> str | None:
 
 def _compare(sessions: list[dict[str, Any]], now: dict[str, Any]) -> None:
     """Say so if a run goes on under conditions that may change its last bits."""
-    for key in ("torch", "device", "threads"):
-        if sessions and sessions[-1].get(key) != now[key]:
-            log.warning("the run was begun with %s %s and goes on with %s", key, sessions[-1].get(key), now[key])
+    for key in ("torch", "device", "threads", "ranks", "fsdp"):
+        if sessions and sessions[-1].get(key, now[key]) != now[key]:
+            log.warning("the run was begun with %s %s and goes on with %s", key, sessions[-1][key], now[key])

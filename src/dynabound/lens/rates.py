@@ -58,7 +58,8 @@ def effective_lr(optimizer: Optimizer, param: Tensor) -> Tensor:
     what the direction is. It has the parameter's shape (a complex parameter counts as ``torch.view_as_real`` of it,
     with a last dimension of 2) and at least float32. It is computed from the stored moments, so with a ``state_dtype``
     below float32 it is as exact as they are, and from the group's present ``lr``: call it before the scheduler
-    changes that, or let a :class:`~dynabound.lens.LearningRateLens` look.
+    changes that, or let a :class:`~dynabound.lens.LearningRateLens` look. The rates of a DTensor are a DTensor, cut as
+    the parameter is: nothing is sent, and ``full_tensor()``, called by all processes, gathers them.
 
     Raises TypeError for an optimizer without a rule (see :func:`register`), and ValueError for a parameter that is
     not the optimizer's or was never updated.

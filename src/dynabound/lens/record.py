@@ -17,6 +17,7 @@ from typing_extensions import Self
 
 from dynabound.lens.history import History
 from dynabound.lens.rates import Rates, last_rates, rule_of
+from dynabound.optim._dtensor import whole
 
 __all__ = ["LearningRateLens"]
 
@@ -28,6 +29,9 @@ class LearningRateLens(History):
     changes training: not its numbers, not its random state. Of each parameter it keeps the smallest, some quantiles
     and the largest rate, the bounds, and the shares that the bounds moved and that are extreme. In a long run it
     keeps every second snapshot, then every fourth, and so on: at most 512.
+
+    Of DTensors (FSDP2) it gathers the rates of one whole parameter at a time, so that all processes, each of which
+    must have a lens, keep the same record.
 
     Args:
         optimizer: an optimizer that :func:`~dynabound.lens.effective_lr` knows. One lens watches one optimizer.
@@ -143,6 +147,7 @@ class LearningRateLens(History):
 
     def _measure(self, name: str, given: Rates) -> list[float]:
         """The columns of one parameter; NaN is counted, and left out of the order statistics."""
+        given = Rates(whole(given.unclipped), given.bounds)
         rates = given.clip(given.unclipped)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
         self.shapes[name], self.patches[name] = tuple(rates.shape), _patch(rates, generator)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dynabound.optim._dtensor import cut, is_dtensor
 from dynabound.optim._validate import normalize
 
 # How the arithmetic is carried out is the loading optimizer's business: a checkpoint may come from another machine.
@@ -102,7 +103,7 @@ def _from_pytorch_optimizer(saved: dict[str, Any]) -> dict[str, Any]:
 
 
 def match(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
-    """From each parameter to its entry in a translated checkpoint; raises where the shapes differ."""
+    """From each parameter to its entry in a translated checkpoint; raises where the two do not fit."""
     entries = {}
     for saved, own in zip(state_dict["param_groups"], groups, strict=True):
         for key, param in zip(saved["params"], own["params"], strict=True):
@@ -112,6 +113,12 @@ def match(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tens
                     raise ValueError(
                         f"the checkpoint's {name} of parameter {key!r} has shape {tuple(entry[name].shape)}, "
                         f"the parameter {tuple(param.shape)}: the checkpoint is of another model"
+                    )
+                if is_dtensor(entry[name]) and not is_dtensor(param):
+                    raise ValueError(
+                        f"the checkpoint's {name} of parameter {key!r} is a DTensor, but the parameter is not: save "
+                        "whole tensors with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict and "
+                        "StateDictOptions(full_state_dict=True)"
                     )
             if entry:
                 entries[param] = entry
@@ -126,7 +133,7 @@ def restore(entry: dict[str, Any], param: Tensor, dtype: torch.dtype, step_devic
     """
     moments = {}
     for name in sorted(_MOMENTS & entry.keys()):
-        moment = entry[name].to(param.device, dtype, copy=True)
+        moment = cut(entry[name].to(param.device, dtype, copy=True), param)
         if type(moment) is Tensor and moment.stride() != param.stride():
             moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel wants
         moments[name] = moment

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dynabound.optim import _foreach, _fused, _loop
+from dynabound.optim._dtensor import is_dtensor, same_placement
 from dynabound.optim._scalars import exactly, read_lr, scalars
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
@@ -25,6 +26,9 @@ def plan(lists: Lists, group: Mapping[str, Any]) -> list[Update]:
     capture = group["capturable"] or torch.compiler.is_compiling()
     scan = _fused.scan if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group)) else _find_none
     found, entries = scan(*lists)
+    if None in found and any([is_dtensor(param) for param in lists[0]]) and not (capture or group["differentiable"]):
+        lists = _local_parts(lists, group)
+        found, entries = scan(*lists)
     if None in found and any([param.is_complex() for param in lists[0]]):
         lists = _real_views(lists, group)
         found, entries = scan(*lists)
@@ -119,6 +123,22 @@ def _arguments(
     else:
         t = count
     return *chosen, scalars(group, lr, t + 1, dtype), dtype
+
+
+def _local_parts(lists: Lists, group: Mapping[str, Any]) -> Lists:
+    """DTensors as this process's parts of them, which need no others: the rule goes element by element.
+
+    A parameter whose gradient or moments are placed otherwise stays a DTensor, and torch moves what must be moved.
+    """
+    local: Lists = ([], [], [], [], [], lists[5])
+    for index, param in enumerate(lists[0]):
+        _check_shapes(param, lists[1][index], lists[2][index], group)  # now, while the error can name the parameter
+        tensors = [some[index] for some in lists[:5] if some]
+        if same_placement(tensors):
+            tensors = [tensor.to_local() for tensor in tensors]  # type: ignore[attr-defined]
+        for some, tensor in zip(local, tensors, strict=False):
+            some.append(tensor)
+    return local
 
 
 def _real_views(lists: Lists, group: Mapping[str, Any]) -> Lists:

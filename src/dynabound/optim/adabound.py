@@ -14,6 +14,7 @@ from typing_extensions import Unpack
 
 from dynabound.bounds import Bounds
 from dynabound.optim import _checkpoint
+from dynabound.optim._dtensor import whole
 from dynabound.optim._plan import Lists, Update, plan
 from dynabound.optim._validate import check_params, normalize
 
@@ -239,15 +240,29 @@ class AdaBound(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        fresh = not torch.compiler.is_compiling() and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             updates: list[Update] = []
             for group in self.param_groups:
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
                 updates += plan(lists, group)
+            if fresh and self._only_makes_state():
+                return loss
             for backend, arguments in updates:
                 backend(*arguments)
         return loss
+
+    def _only_makes_state(self) -> bool:
+        """Whether a first step has nothing to do, because lr and all gradients are 0.
+
+        torch.distributed.checkpoint makes such a step to see what the state looks like. It must not be counted, nor
+        put a weight decay into the moments: training may go on from there.
+        """
+        if any(group["lr"] != 0 for group in self.param_groups):
+            return False
+        grads = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
+        return not any([whole((grad != 0).sum()) for grad in grads])
 
 
 class AMSBound(AdaBound):
