@@ -100,3 +100,155 @@ def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_
     assert len(store.runs()) == 20
     assert not list(store.root.glob(".*")), "the token stays"
     assert cases.numbers(store) == local_numbers([first, second, *others], tmp_path / "local")
+
+
+@pytest.fixture(scope="module")
+def roomy(cluster):
+    """A node for what asks for two cores."""
+    return cluster.add_node(node_ip_address="127.0.0.1", object_store_memory=80 << 20, num_cpus=2)
+
+
+@pytest.fixture(params=["shared", "not shared"])
+def sharing(request, monkeypatch):
+    """Whether tasks see the driver's store. If they do not see its token, they do not."""
+    if request.param == "not shared":
+        monkeypatch.setattr(ray_engine._Round, "token", lambda self: nullcontext())
+    return request.param
+
+
+def test_a_run_that_raises_or_always_dies_fails_alone(engine, tmp_path):
+    raises = RunSpec(**cases.TINY, optimizer="deadly:Raises")
+    always = RunSpec(**cases.TINY, optimizer="deadly:Dies")
+    (good,) = cases.specs(1)
+    events = list(engine.run([always, raises, good], Store(tmp_path)))
+    assert ends(events) == {raises.name: "failed", always.name: "failed", good.name: "finished"}
+    assert [event.run for event in events if event.state == "retried"] == [always.name]
+    errors = {event.run: event.error for event in events if event.state == "failed"}
+    assert "deadly.py" in errors[raises.name]
+    assert errors[raises.name].endswith("RuntimeError: <b>no</b> & never")
+    assert "process" in errors[always.name]
+    for spec in (raises, always):
+        assert Store(tmp_path).run(spec).status() == {"state": "failed", "error": errors[spec.name]}
+
+
+def test_a_store_that_is_not_shared_is_written_by_the_driver(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray_engine._Round, "token", lambda self: nullcontext())
+    store, raises = Store(tmp_path / "ray"), RunSpec(**cases.TINY, optimizer="deadly:Raises")
+    specs, during = cases.specs(3), set()
+    for event in engine.run([*specs, raises], store):
+        if event.progress:
+            run = store.find(event.run)
+            during.add((run.status()["state"], trainer(run), run.environment()[-1]["shared"]))
+    assert during == {("running", os.getpid(), False)}
+    assert "deadly.py" in store.run(raises).status()["error"]
+    store.run(raises).remove()
+    assert cases.numbers(store) == local_numbers(specs, tmp_path / "local")
+    for spec in specs:
+        ours, theirs = store.run(spec), Store(tmp_path / "local").run(spec)
+        assert ours.status() == theirs.status()
+        assert ours.load_checkpoint()["step"] == theirs.load_checkpoint()["step"]
+        assert sorted(path.name for path in ours.folder.iterdir()) == sorted(p.name for p in theirs.folder.iterdir())
+
+
+def test_leaving_lets_runs_save_themselves_and_they_go_on(connected, sharing, tmp_path):
+    (spec,) = cases.specs(1, **LONG)
+    waiting = cases.specs(4, epochs=100_000)
+    store = Store(tmp_path / "ray")
+    with RayEngine("auto") as engine:
+        for event in engine.run([spec, *waiting], store):
+            if event.run == spec.name and event.progress and event.progress.epoch > 2:
+                break
+    stopped = store.run(spec).load_checkpoint()["epoch"]
+    assert store.run(spec).status()["state"] == "stopped"
+    assert stopped > 2
+    assert all(run.status()["state"] == "stopped" for run in store.runs())
+    with RayEngine("auto") as engine:
+        events = list(engine.run([spec], store))
+    assert min(event.progress.epoch for event in events if event.progress) >= stopped, "it began anew"
+    for run in store.runs():
+        if run.spec() in waiting:
+            run.remove()
+    assert cases.numbers(store) == local_numbers([spec], tmp_path / "local")
+
+
+def run_and_die(address: str, root: str, after: int) -> None:
+    """A driver that is killed when so many runs have finished."""
+    with RayEngine(address) as engine:
+        finished = 0
+        for event in engine.run(cases.specs(6), Store(root)):
+            finished += event.state == "finished"
+            if finished == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_driver_loses_nothing_that_is_finished(cluster, engine, tmp_path):
+    store = Store(tmp_path / "ray")
+    assert worker.run(run_and_die, cluster.address, str(store.root), 3) == -signal.SIGKILL
+    finished = {run.name: (run.folder / "status.json").stat().st_mtime_ns for run in store.runs()
+                if run.status()["state"] == "finished"}  # fmt: skip
+    assert len(finished) >= 3
+    started = []
+    reproduce.complete(lambda loss: cases.specs(6), store, engine, lambda specs: started.extend(specs), lambda event: 0)
+    assert len(started) == 6 - len(finished)
+    for name, time in finished.items():
+        assert (store.find(name).folder / "status.json").stat().st_mtime_ns == time, "it was run again"
+    assert cases.numbers(store) == local_numbers(cases.specs(6), tmp_path / "local")
+
+
+def test_two_ranks_follow_one(connected, roomy, tmp_path):
+    spec = RunSpec("digits", hidden=16, epochs=3)
+    with RayEngine("auto", cpus=2, ranks=2) as engine:
+        events = list(engine.run([spec], Store(tmp_path / "two")))
+    assert ends(events) == {spec.name: "finished"}
+    assert [e.progress.metrics["epoch"] for e in events if e.progress and e.progress.metrics] == [1, 2, 3]
+    run = Store(tmp_path / "two").run(spec)
+    assert [(s["ranks"], s["threads"]) for s in run.environment()] == [(2, 1)]
+    assert_follows(run, train(spec, Store(tmp_path / "one")).run)
+
+
+def test_the_command_on_a_ray_of_its_own(tmp_path):
+    """Ray's own words stay out of the answer, even when a process dies."""
+    options = ["--hidden=4", "--epochs=3", "--examples=64", "--batch-size=32", "--seeds=1", f"--out={tmp_path}"]
+    command = [sys.executable, "-m", "dynabound", "tune", "digits", "--optimizer=deadly:Dies", *options]
+    answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=120,
+                            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)  # fmt: skip
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout)["deadly:Dies"]["tried"] == []
+    (run,) = Store(tmp_path / "runs").runs()
+    assert "process" in run.status()["error"]
+
+
+def test_the_command_on_a_cluster(connected, tmp_path, monkeypatch):
+    cases.make_tiny(monkeypatch)
+    arguments = ["reproduce", "mnist", "--engine=ray", "--address=auto", "--json", f"--out={tmp_path}"]
+    answer = CliRunner().invoke(app, arguments)
+    assert answer.exit_code == 0, answer.output
+    assert json.loads(answer.stdout)["studies"][0]["runs"] == {"finished": 18}
+
+
+def test_without_ray_the_command_names_what_to_install(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    answer = CliRunner().invoke(app, ["reproduce", "mnist", "--engine=ray", f"--out={tmp_path}"])
+    assert answer.exit_code == 1
+    assert answer.stderr.splitlines() == ["dynabound: --engine ray: ray is missing: pip install 'dynabound[ray]'"]
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ("--engine=slurm", "must be local or ray"),
+        ("--address=auto", "add --engine ray"),
+        ("--ranks-per-run=2", "add --engine ray"),
+        ("--engine=ray --jobs=2", "--cpus-per-run"),
+        ("--engine=ray --device=cuda:1", "must be cpu or cuda"),
+        ("--engine=ray --gpus-per-run=1", "add --device cuda"),
+        ("--engine=ray --gpus-per-run=0 --device=cuda", "leave out --gpus-per-run"),
+        ("--engine=ray --ranks-per-run=4 --cpus-per-run=2", "every rank needs a CPU"),
+        ("--engine=ray --ranks-per-run=2 --gpus-per-run=1 --device=cuda", "on cuda a GPU"),
+    ],
+)
+def test_options_that_do_not_go_together(options, remedy, tmp_path):
+    answer = CliRunner().invoke(app, ["reproduce", "mnist", *options.split(), f"--out={tmp_path}"])
+    assert answer.exit_code == 1
+    (line,) = answer.stderr.splitlines()
+    assert remedy in line

@@ -57,8 +57,9 @@ class Event:
 class Engine(Protocol):
     """What a study needs to know about the place where its runs execute."""
 
-    jobs: int
-    """How many runs go on at the same time."""
+    @property
+    def jobs(self) -> int:
+        """How many runs go on at the same time."""
 
     def run(self, specs: Sequence[RunSpec], store: Store) -> Iterator[Event]:
         """Bring all ``specs`` to their end in ``store``; a run that fails does not keep the others from going on."""
@@ -79,7 +80,7 @@ class LocalEngine:
     def __init__(self, jobs: int | None = None, data_dir: str | Path | None = None, device: str = "cpu") -> None:
         self._gpus = torch.cuda.device_count() if device == "cuda" else 0
         self.jobs = jobs or self._gpus or cores()
-        self._options = {"data_dir": data_dir, "device": device}
+        self._options: dict[str, Any] = {"data_dir": data_dir, "device": device}
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -205,6 +206,9 @@ def _work(connection: Connection, threads: int, options: dict[str, Any]) -> None
         with contextlib.suppress(OSError):  # the employer is gone, as is about to be found out
             connection.send(event)
 
+    def alone(spec: RunSpec, store: Store, **listeners: Any) -> str:
+        return train(spec, store, **options, **listeners).state
+
     while True:
         try:
             message = connection.recv()
@@ -213,8 +217,7 @@ def _work(connection: Connection, threads: int, options: dict[str, Any]) -> None
         if message is None:
             return
         spec, store = RunSpec.from_dict(message[0]), Store(message[1])
-        # Anything on the line, even its end, is the wish to stop.
-        say(attend(spec, store, say, connection.poll, lambda *args, **more: train(*args, **more, **options).state))
+        say(attend(spec, store, say, connection.poll, alone))  # anything on the line, even its end, is the wish to stop
 
 
 def attend(

@@ -46,7 +46,7 @@ def train_on_ranks(
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    context, lines, members = processes(), {}, []
+    context, lines, members = processes(), dict[Any, int](), list[Any]()
     try:
         for number in range(count):
             ours, theirs = context.Pipe()
@@ -64,7 +64,7 @@ def train_on_ranks(
 
 
 def _supervise(
-    lines: dict[Connection, int], members: list[Any], progress: Callable[[Progress], None], stop: Callable[[], bool]
+    lines: dict[Any, int], members: list[Any], progress: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> str:
     """Listen to all ranks until each has said how it ended."""
     answers: dict[int, tuple[str, str]] = {}
@@ -75,17 +75,18 @@ def _supervise(
             for line in lines:
                 with contextlib.suppress(OSError):  # its end will be heard
                     line.send(None)
-        for line in wait(list(lines), REFRESH):
+        ready: list[Any] = wait(list(lines), REFRESH)
+        for line in ready:
             try:
-                word = line.recv()  # type: ignore[union-attr]
+                word = line.recv()
             except (EOFError, OSError):
-                number = lines[line]  # type: ignore[index]
+                number = lines[line]
                 members[number].join()
                 raise DiedError(f"its rank {number} died (exit code {members[number].exitcode})") from None
             if isinstance(word, Progress):
                 progress(word)
                 continue
-            answers[lines.pop(line)] = word  # type: ignore[arg-type]
+            answers[lines.pop(line)] = word
             if word[0] != "ended":
                 deadline = min(deadline, time.monotonic() + _PATIENCE)
     for kind, text in answers.values():

@@ -8,32 +8,26 @@ trains in that store. One that does not trains in a scratch folder, and the driv
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import logging
 import os
-import socket
 import sysconfig
-import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
 from typing_extensions import Self
 
 import dynabound
-from dynabound._files import write_whole
-from dynabound.lab.engine import DEATHS, PATIENCE, REFRESH, Event, attend, cores, explain, lost
+from dynabound.lab.engine import DEATHS, PATIENCE, REFRESH, Event, cores, explain, lost, record_failure
 from dynabound.lab.errors import LabError
-from dynabound.lab.fetch import obtain
-from dynabound.lab.launch import train_on_ranks
+from dynabound.lab.ray_task import execute, pack, unpack
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Run, Store
-from dynabound.lab.train import Progress, train
+from dynabound.lab.train import Progress
 
 __all__ = ["RayEngine"]
 
@@ -83,7 +77,7 @@ class RayEngine:
         try:
             self._check_resources()
             self._mailbox = _start_mailbox(self._ray)
-            self._task = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=0)(_execute)
+            self._task = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=0)(execute)
         except BaseException:
             self._disconnect()
             raise
@@ -127,8 +121,8 @@ class RayEngine:
 
 def _connect(address: str | None, modules: Sequence[str]) -> tuple[Any, bool]:
     """Ray, connected, and whether it was this call that did so. A connection that is there already is used."""
-    # Ray reads these as it is imported: its words about dead workers stay out of standard output, which may be JSON;
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+    # Ray reads these as it is imported.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # or it tells of dead workers on standard output
     if address is None:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # without clusters it binds to 127.0.0.1 alone
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -142,8 +136,8 @@ def _connect(address: str | None, modules: Sequence[str]) -> tuple[Any, bool]:
     options: dict[str, Any] = {"runtime_env": {"py_modules": code}, "logging_level": logging.ERROR}
     options["log_to_driver"] = False  # the board has the terminal
     if address is None:
-        local = {"num_cpus": cores(), "include_dashboard": False}
-        ray.init("local", _system_config={"enable_metrics_collection": False}, **local, **options)
+        quiet = {"enable_metrics_collection": False}  # it would listen to the world
+        ray.init("local", num_cpus=cores(), include_dashboard=False, _system_config=quiet, **options)
         return ray, True
     try:
         ray.init(address, **options)
@@ -234,6 +228,8 @@ class _Round:
         while self._tasks and time.monotonic() < deadline:
             for event in self._step(stopping=True):
                 log.debug("%s", event)
+        for ref in self._tasks:
+            self._ray.cancel(ref, force=True)
         for copy in self._copies.values():
             copy.close()
 
@@ -241,7 +237,7 @@ class _Round:
         run = self._store.run(spec)
         # A checkpoint that came from a node without this file system has to be sent back.
         apart = [session.get("shared") for session in run.environment()[-1:]] == [False]
-        files = [self._ray.put(_pack(run.folder))] if apart else []
+        files = [self._ray.put(pack(run.folder))] if apart else []
         seen = str(self._root / self._token)
         self._tasks[self._task.remote(spec.to_dict(), seen, self._mailbox, files, self._options)] = spec
 
@@ -260,46 +256,48 @@ class _Round:
         if spec is None:
             return
         self._hosts[event.run] = host
-        if session:
+        if session and event.run not in self._copies:
             try:
                 self._copies[event.run] = _Copy(self._store.run(spec), spec, session)
             except LockedError as error:
-                yield from self._give_up(spec, str(error))
+                (ref,) = (ref for ref, other in self._tasks.items() if other is spec)
+                self._ray.cancel(ref, force=True)
+                del self._tasks[ref]
+                yield Event(spec.name, "failed", error=str(error))
                 return
         if event.run in self._copies and event.progress and event.progress.metrics:
             self._copies[event.run].add(event.progress.metrics)
         yield event
 
-    def _give_up(self, spec: RunSpec, error: str) -> Iterator[Event]:
-        for ref in [ref for ref, other in self._tasks.items() if other is spec]:
-            self._ray.cancel(ref, force=True)
-            del self._tasks[ref]
-            yield Event(spec.name, "failed", error=error)
-
     def _end(self, ref: Any, spec: RunSpec, stopping: bool) -> Iterator[Event]:
         copy, host, problems = self._copies.pop(spec.name, None), self._hosts.pop(spec.name, "?"), self._ray.exceptions
-        event, files, node = Event(spec.name, "stopped"), None, False
+        event, node = Event(spec.name, "stopped"), False
         try:
-            state, error, files = self._ray.get(ref)
+            state, error, session, files = self._ray.get(ref)
             event = Event(spec.name, state, error=error)
+            if files:
+                copy = copy or _Copy(self._store.run(spec), spec, session)
+                copy.write(files)
         except (problems.NodeDiedError, problems.LocalRayletDiedError, problems.ObjectLostError):
             event, node = Event(spec.name, "died", error=f"its node {host} was lost"), True
         except problems.TaskCancelledError:
             pass
-        except problems.RayTaskError as error:
-            event = Event(spec.name, "failed", error=explain(error.cause or error))
+        except LockedError as error:
+            event = Event(spec.name, "failed", error=str(error))
+        except problems.RayTaskError as error:  # not even begun: something is not installed there
+            event = Event(spec.name, "failed", error=f"on {host}: {explain(error.cause or error)}")
+            record_failure(self._store, spec, event.error)
         except problems.RayError as error:
-            event = Event(spec.name, "died", error=f"its process on {host} died ({type(error).__name__})")
+            reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {str(error).partition(chr(10))[0]}"
+            event = Event(spec.name, "died", error=f"its process on {host} died{reason}")
         if copy:
-            copy.close(files)
+            copy.close()
         if event.state == "died":
             (self._losses if node else self._deaths)[spec.name] += 1
             again = self._deaths[spec.name] < DEATHS and self._losses[spec.name] < _LOSSES
             event = lost(self._store, spec, event.error, again)
             if again and not stopping:
                 self._submit(spec)
-        elif event.state == "failed" and not files:
-            lost(self._store, spec, event.error, again=False)
         yield event
 
 
@@ -316,99 +314,8 @@ class _Copy:
         self._metrics = [*self._metrics[: metrics["epoch"] - 1], metrics]
         self._run.write_metrics(self._metrics)
 
-    def close(self, files: dict[str, bytes] | None = None) -> None:
-        if files:
-            _unpack(files, self._run.folder)
+    def write(self, files: dict[str, bytes]) -> None:
+        unpack(files, self._run.folder)
+
+    def close(self) -> None:
         self._locked.close()
-
-
-def _pack(folder: Path) -> dict[str, bytes]:
-    """What a run has become, file by file; the status last, which says that the others are there."""
-    paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == "status.json")
-    kept = [path for path in paths if path.name not in ("lock", "spec.json", "environment.json")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
-
-
-def _unpack(files: dict[str, bytes], folder: Path) -> None:
-    for name, contents in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        write_whole(folder / name, contents)
-
-
-# What follows runs on the nodes.
-
-
-def _execute(
-    fields: dict[str, Any], token: str, mailbox: Any, files: list[Any], options: dict[str, Any]
-) -> tuple[str, str, dict[str, bytes] | None]:
-    """The task: train, tell, and return the state, the error and, if the driver cannot see them, the files."""
-    import ray
-
-    spec = RunSpec.from_dict(fields)
-    torch.set_num_threads(options["threads"])
-    line = _Line(ray, mailbox)
-    with contextlib.ExitStack() as stack:
-        shared = Path(token).exists()
-        root = Path(token).parent if shared else stack.enter_context(tempfile.TemporaryDirectory(prefix="dynabound-"))
-        store = Store(root)
-        line.say(Event(spec.name, "started"))
-        if not shared:
-            line.run = store.run(spec)
-            if files:
-                _unpack(ray.get(files[0]), line.run.folder)
-        event = attend(spec, store, line.say, line.stop, _trainer(**options))
-        line.flush()
-        return event.state, event.error, None if shared else _pack(store.run(spec).folder)
-
-
-def _trainer(*, ranks: int, threads: int, data_dir: str | None, device: str) -> Callable[..., str]:
-    def trainer(spec: RunSpec, store: Store, **listeners: Any) -> str:
-        obtain(spec.task, data_dir)
-        options = {"data_dir": data_dir, "device": device, **listeners}
-        if ranks > 1:
-            return train_on_ranks(spec, store, count=ranks, threads=threads, **options)
-        return train(spec, store, **options).state
-
-    return trainer
-
-
-class _Line:
-    """A task's line to the driver: it talks at most every ``REFRESH`` seconds, and learns then whether to stop."""
-
-    def __init__(self, ray: Any, mailbox: Any) -> None:
-        self._ray, self._mailbox = ray, mailbox
-        self._letters: list[dict[str, Any]] = []
-        self._answer: Any = None
-        self._stopped, self._time = False, 0.0
-        self.run: Run | None = None
-        """Whose beginning the driver has to be told, since it cannot see it."""
-
-    def say(self, event: Event) -> None:
-        last = self._letters[-1] if self._letters else {"state": ""}
-        if last["state"] == "running" and not last["progress"]["metrics"] and "session" not in last:
-            self._letters.pop()  # it is out of date
-        self._letters.append({**dataclasses.asdict(event), "host": socket.gethostname()})
-        if self.run and event.progress:
-            self._letters[-1]["session"] = self.run.environment()[-1]
-            self.run = None
-        self.stop()
-
-    def stop(self) -> bool:
-        if time.monotonic() - self._time < REFRESH:
-            return self._stopped
-        if self._answer is None or self._ray.wait([self._answer], timeout=0)[0]:
-            self._exchange()
-        return self._stopped
-
-    def flush(self) -> None:
-        """Return when all that was said has arrived."""
-        self._exchange()
-        self._exchange()
-
-    def _exchange(self) -> None:
-        try:
-            self._stopped = self._stopped or (self._answer is not None and self._ray.get(self._answer))
-        except self._ray.exceptions.RayError:  # the driver is gone
-            self._stopped = True
-        self._answer, self._letters = self._mailbox.tell.remote(self._letters), []
-        self._time = time.monotonic()

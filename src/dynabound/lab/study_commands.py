@@ -114,9 +114,7 @@ def _engine(
     return RayEngine(address, cpus=cpus, gpus=gpus, ranks=ranks, data_dir=data_dir, device=device, modules=modules)
 
 
-def _run(
-    source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool
-) -> int:
+def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` wants; how many runs failed."""
     try:
         with place as engine, board(engine.jobs, quiet) as shown:
