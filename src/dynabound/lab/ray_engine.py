@@ -16,7 +16,6 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from typing_extensions import Self
@@ -132,8 +131,8 @@ def _connect(address: str | None, modules: Sequence[str]) -> tuple[Any, bool]:
         raise LabError("--engine ray: ray is missing: pip install 'dynabound[ray]'") from None
     if ray.is_initialized():
         return ray, False
-    code = [dynabound, *filter(_travels, map(_import, modules))]
-    options: dict[str, Any] = {"runtime_env": {"py_modules": code}, "logging_level": logging.ERROR}
+    code = [Path(dynabound.__file__).parent, *filter(None, map(_code, modules))]
+    options: dict[str, Any] = {"runtime_env": {"py_modules": list(map(str, code))}, "logging_level": logging.ERROR}
     options["log_to_driver"] = False  # the board has the terminal
     if address is None:
         quiet = {"enable_metrics_collection": False}  # it would listen to the world
@@ -141,25 +140,24 @@ def _connect(address: str | None, modules: Sequence[str]) -> tuple[Any, bool]:
         return ray, True
     try:
         ray.init(address, **options)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = str(error).splitlines()[0]
         raise LabError(
-            f"--address {address}: no Ray there ({reason}); start one with: ray start --head, or leave out --address"
+            f"--address {address}: no Ray answers ({reason}); start one with: ray start --head, or leave out --address; "
+            "if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from None
     return ray, True
 
 
-def _import(name: str) -> ModuleType:
+def _code(name: str) -> Path | None:
+    """Where the code of a module is, to be sent; None if it is installed: so it has to be on the nodes."""
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
     except ImportError as error:
         raise LabError(f"module {name}: cannot be imported ({error})") from None
-
-
-def _travels(module: ModuleType) -> bool:
-    """Whether a module has to be sent: what is installed here has to be installed on the nodes, too."""
+    path = Path(module.__path__[0] if hasattr(module, "__path__") else str(module.__file__))
     installed = [sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")]
-    return not str(module.__file__).startswith(tuple(installed))
+    return None if any(path.is_relative_to(folder) for folder in installed) else path
 
 
 def _start_mailbox(ray: Any) -> Any:
