@@ -5,8 +5,9 @@ import signal
 import lab_worker as worker
 import pytest
 import study_cases as cases
+import torch
 
-from dynabound.lab.engine import LocalEngine, cores
+from dynabound.lab.engine import LocalEngine, cores, placed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 
@@ -79,5 +80,11 @@ def test_a_killed_command_goes_on_where_it_was(after, engine, tmp_path):
     assert cases.numbers(Store(tmp_path / "killed")) == cases.numbers(Store(tmp_path / "whole"))
 
 
-def test_jobs_default_to_the_cores():
+def test_jobs_default_to_the_cores_or_the_gpus(monkeypatch):
     assert LocalEngine().jobs == cores() >= 1
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert LocalEngine(device="cuda").jobs == 3
+    assert LocalEngine(jobs=5, device="cuda").jobs == 5
+    assert [placed("cuda", seat, 3) for seat in range(5)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0", "cuda:1"]
+    assert placed("cuda:2", 0, 0) == "cuda:2"
+    assert placed("cpu", 1, 0) == "cpu"

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -231,6 +232,15 @@ def test_without_ray_the_command_names_what_to_install(monkeypatch, tmp_path):
     answer = CliRunner().invoke(app, ["reproduce", "mnist", "--engine=ray", f"--out={tmp_path}"])
     assert answer.exit_code == 1
     assert answer.stderr.splitlines() == ["dynabound: --engine ray: ray is missing: pip install 'dynabound[ray]'"]
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_nobody_waits_where_nobody_listens(scheme):
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(OSError, match="refused"):
+        ray_engine._knock(address)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ from dynabound.lab.store import LockedError, Store
 from dynabound.lab.train import Progress, train
 
 __all__ = ["DEATHS", "PATIENCE", "REFRESH", "DiedError", "Engine", "Event", "LocalEngine", "attend", "cores", "explain",
-           "lost", "record_failure"]  # fmt: skip
+           "lost", "placed", "processes", "record_failure"]  # fmt: skip
 
 REFRESH = 0.2  # seconds between two words about the same run
 PATIENCE = 30.0  # seconds for a run to save itself when it is told to stop

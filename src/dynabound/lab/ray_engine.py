@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import logging
 import os
+import socket
 import sysconfig
 import time
 import uuid
@@ -139,14 +140,22 @@ def _connect(address: str | None, modules: Sequence[str]) -> tuple[Any, bool]:
         ray.init("local", num_cpus=cores(), include_dashboard=False, _system_config=quiet, **options)
         return ray, True
     try:
+        _knock(address)
         ray.init(address, **options)
-    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
-        reason = str(error).splitlines()[0]
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        reason = str(error).partition("\n")[0]
         raise LabError(
-            f"--address {address}: no Ray answers ({reason}); start one with: ray start --head, or leave out --address; "
-            "if it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
+            f"--address {address}: no Ray answers ({reason}); start one with: ray start --head, or leave out --address. "
+            "If it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from None
     return ray, True
+
+
+def _knock(address: str) -> None:
+    """Raise OSError if nobody listens there: Ray itself would try for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
 
 
 def _code(name: str) -> Path | None:
