@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import lab_worker as worker
@@ -17,7 +18,7 @@ from test_ranks import assert_follows
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab import ray_engine, reproduce
+from dynabound.lab import ray_engine, recipes, reproduce
 from dynabound.lab.engine import LocalEngine, cores
 from dynabound.lab.ray_engine import RayEngine
 from dynabound.lab.spec import RunSpec
@@ -219,12 +220,18 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     assert "process" in run.status()["error"]
 
 
-def test_the_command_on_a_cluster(connected, tmp_path, monkeypatch):
-    cases.make_tiny(monkeypatch)
-    arguments = ["reproduce", "mnist", "--engine=ray", "--address=auto", "--json", f"--out={tmp_path}"]
-    answer = CliRunner().invoke(app, arguments)
-    assert answer.exit_code == 0, answer.output
-    assert json.loads(answer.stdout)["studies"][0]["runs"] == {"finished": 18}
+def test_a_study_goes_on_and_tells_the_traceback_of_a_run_that_raises(connected, tmp_path, monkeypatch):
+    study = cases.make_tiny(monkeypatch)
+    rows = (replace(study.rows[0], optimizer="deadly:Raises"), *study.rows[1:])
+    monkeypatch.setitem(recipes.STUDIES, "mnist", replace(study, rows=rows, seeds={**study.seeds, "demo": 1}))
+    answer = CliRunner().invoke(app, ["reproduce", "mnist", "--engine=ray", "--address=auto", f"--out={tmp_path}"])
+    assert answer.exit_code == 1
+    assert "1 failed, 5 finished" in answer.stdout
+    assert "Traceback (most recent call last)" in answer.stderr, "on the board"
+    assert "RuntimeError: <b>no</b> & never" in answer.stderr
+    page = (tmp_path / "demo" / "report.html").read_text()
+    assert "<pre>Traceback (most recent call last)" in page
+    assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never</pre>" in page
 
 
 def test_without_ray_the_command_names_what_to_install(monkeypatch, tmp_path):

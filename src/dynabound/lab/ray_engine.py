@@ -68,7 +68,7 @@ class RayEngine:
             "ranks": ranks,
             "threads": max(1, cpus // ranks),
             "device": device,
-            "data_dir": str(data_dir) if data_dir else None,
+            "data_dir": str(Path(data_dir).resolve()) if data_dir else None,
         }
         self._round: _Round | None = None
 
@@ -145,7 +145,7 @@ def _connect(address: str | None, modules: Sequence[str]) -> tuple[Any, bool]:
     except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
         reason = str(error).partition("\n")[0]
         raise LabError(
-            f"--address {address}: no Ray answers ({reason}); start one with: ray start --head, or leave out --address. "
+            f"--address {address}: no Ray answers ({reason}); start one (ray start --head), or leave out --address. "
             "If it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
         ) from None
     return ray, True
