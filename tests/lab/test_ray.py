@@ -28,7 +28,7 @@ from dynabound.lab.train import train
 # Read by Ray as it is imported: everything binds to 127.0.0.1.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
-LONG = dict(epochs=400)
+LONG = dict(epochs=500)  # seconds, so that there is time to kill it
 
 
 @pytest.fixture(scope="module")
@@ -163,7 +163,7 @@ def test_leaving_lets_runs_save_themselves_and_they_go_on(connected, sharing, tm
     stopped = store.run(spec).load_checkpoint()["epoch"]
     assert store.run(spec).status()["state"] == "stopped"
     assert stopped > 2
-    assert all(run.status()["state"] == "stopped" for run in store.runs())
+    assert {run.status()["state"] for run in store.runs()} <= {"stopped", "new"}
     with RayEngine("auto") as engine:
         events = list(engine.run([spec], store))
     assert min(event.progress.epoch for event in events if event.progress) >= stopped, "it began anew"
@@ -191,7 +191,7 @@ def test_a_killed_driver_loses_nothing_that_is_finished(cluster, engine, tmp_pat
     assert len(finished) >= 3
     started = []
     reproduce.complete(lambda loss: cases.specs(6), store, engine, lambda specs: started.extend(specs), lambda event: 0)
-    assert len(started) == 6 - len(finished)
+    assert not finished.keys() & {spec.name for spec in started}
     for name, time in finished.items():
         assert (store.find(name).folder / "status.json").stat().st_mtime_ns == time, "it was run again"
     assert cases.numbers(store) == local_numbers(cases.specs(6), tmp_path / "local")

@@ -67,7 +67,7 @@ def _supervise(
     lines: dict[Any, int], members: list[Any], progress: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> str:
     """Listen to all ranks until each has said how it ended."""
-    answers: dict[int, tuple[str, str]] = {}
+    answers: dict[int, tuple[float, str, str]] = {}
     told, deadline = False, float("inf")
     while lines and time.monotonic() < deadline:
         if not told and stop():
@@ -87,14 +87,14 @@ def _supervise(
                 progress(word)
                 continue
             answers[lines.pop(line)] = word
-            if word[0] != "ended":
+            if word[1] != "ended":
                 deadline = min(deadline, time.monotonic() + _PATIENCE)
-    for kind, text in answers.values():
+    for _, kind, text in sorted(answers.values()):  # the first is the reason of the others
         if kind == "locked":
             raise LockedError(text)
         if kind == "failed":
             raise _RankError(text)
-    return answers[0][1]
+    return answers[0][2]
 
 
 def _rank(
@@ -108,14 +108,14 @@ def _rank(
         with contextlib.suppress(OSError):  # the launcher is gone, as poll() is about to find out
             line.send(word)
 
-    try:
-        with ranks.joined(options["device"]):
+    with ranks.joined(options["device"]):
+        try:
             # Anything on the line, even its end, is the wish to stop.
             result = train(RunSpec.from_dict(fields), Store(root), progress=progress, stop=line.poll, **options)
-        answer = ("ended", result.state)
-    except LockedError as error:
-        answer = ("locked", str(error))
-    except Exception as error:
-        answer = ("failed", explain(error))
-    with contextlib.suppress(OSError):
-        line.send(answer)
+            kind, text = "ended", result.state
+        except LockedError as error:
+            kind, text = "locked", str(error)
+        except Exception as error:
+            kind, text = "failed", explain(error)
+        with contextlib.suppress(OSError):
+            line.send((time.monotonic(), kind, text))  # before leaving the others, who will fail of that
