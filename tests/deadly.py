@@ -35,3 +35,21 @@ class Raises(torch.optim.SGD):
 
     def step(self, closure=None):
         raise RuntimeError("<b>no</b> & never")
+
+
+class RankDies(torch.optim.SGD):
+    """Kills its process at the first step if that is rank 1."""
+
+    def step(self, closure=None):
+        if torch.distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(closure)
+
+
+class RankRaises(torch.optim.SGD):
+    """Raises at the first step on rank 1 alone."""
+
+    def step(self, closure=None):
+        if torch.distributed.get_rank() == 1:
+            raise RuntimeError("rank 1 will not")
+        return super().step(closure)

@@ -61,6 +61,17 @@ def specs(count: int, **fields) -> list[RunSpec]:
     return [RunSpec(**{**TINY, "seed": seed, **fields}) for seed in range(count)]
 
 
+def assert_added_runs_are_run(engine, store: Store) -> None:
+    """Runs that are appended to the list which an engine was given are its runs, too."""
+    given, later, ended = specs(2), specs(5)[2:], []
+    for event in engine.run(given, store):
+        if event.state == "finished":
+            ended.append(event.run)
+            given += later
+            later = []
+    assert sorted(ended) == sorted(spec.name for spec in specs(5))
+
+
 def run_and_die(root: str, after: int) -> None:
     """Run six runs in two processes, and be killed at the ``after``-th event."""
     with LocalEngine(jobs=2) as engine:

@@ -5,8 +5,9 @@ import signal
 import lab_worker as worker
 import pytest
 import study_cases as cases
+import torch
 
-from dynabound.lab.engine import LocalEngine, cores
+from dynabound.lab.engine import LocalEngine, cores, placed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 
@@ -45,7 +46,10 @@ def test_a_death_is_retried_and_the_second_is_a_failure(engine, tmp_path):
     assert [event.run for event in events if event.state == "retried"].count(always.name) == 1
     assert [event.run for event in events if event.state == "retried"].count(once.name) == 1
     assert store.run(always).status() == {"state": "failed", "error": f"its process died (signal {signal.SIGKILL:d})"}
-    assert store.run(raises).status()["error"] == "RuntimeError: <b>no</b> & never"
+    error = store.run(raises).status()["error"]
+    assert error.startswith("Traceback")
+    assert "deadly.py" in error
+    assert error.endswith("RuntimeError: <b>no</b> & never")
     assert store.run(raises).spec() == raises
 
 
@@ -76,15 +80,15 @@ def test_a_killed_command_goes_on_where_it_was(after, engine, tmp_path):
     assert cases.numbers(Store(tmp_path / "killed")) == cases.numbers(Store(tmp_path / "whole"))
 
 
-def test_jobs_default_to_the_cores():
+def test_jobs_default_to_the_cores_or_the_gpus(monkeypatch):
     assert LocalEngine().jobs == cores() >= 1
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert LocalEngine(device="cuda").jobs == 3
+    assert LocalEngine(jobs=5, device="cuda").jobs == 5
+    assert [placed("cuda", seat, 3) for seat in range(5)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0", "cuda:1"]
+    assert placed("cuda:2", 0, 0) == "cuda:2"
+    assert placed("cpu", 1, 0) == "cpu"
 
 
 def test_runs_that_are_added_while_others_go_on_are_run_too(engine, tmp_path):
-    specs, later, ended = cases.specs(2), cases.specs(5)[2:], []
-    for event in engine.run(specs, Store(tmp_path)):
-        if event.state == "finished":
-            ended.append(event.run)
-            specs += later
-            later = []
-    assert sorted(ended) == sorted(spec.name for spec in cases.specs(5))
+    cases.assert_added_runs_are_run(engine, Store(tmp_path))

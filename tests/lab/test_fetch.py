@@ -3,12 +3,14 @@ import http.server
 import io
 import tarfile
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
+from dynabound.lab import fetch as module
 from dynabound.lab.data import SOURCES, DataError, Source, load
-from dynabound.lab.fetch import fetch
+from dynabound.lab.fetch import fetch, obtain
 
 
 @pytest.fixture
@@ -65,6 +67,35 @@ def test_fetch_repairs_and_does_not_fetch_twice(ptb, tmp_path, web):
     (web[0] / "good" / "ptb.train.txt").unlink()  # it is whole here: nobody asks for it
     fetch("ptb", tmp_path / "data")
     load("ptb", tmp_path / "data")
+
+
+def test_of_several_that_want_it_at_once_one_fetches_it(ptb, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ptb("good")
+    together, fetched = threading.Barrier(4), []
+    monkeypatch.setattr(module, "fetch", lambda *arguments: fetched.append(fetch(*arguments)))
+
+    def want(_):
+        together.wait()
+        obtain("ptb", tmp_path / "data")
+        return len(load("ptb", tmp_path / "data").train)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(want, range(4))) == [4] * 4
+    assert len(fetched) == 1
+    (tmp_path / "data" / "ptb" / "ptb.test.txt").unlink()  # as if the one who fetched had been killed
+    obtain("ptb", tmp_path / "data")
+    assert len(fetched) == 2
+    obtain("digits", tmp_path / "data")
+    assert len(fetched) == 2
+
+
+def test_data_that_cannot_be_put_there_is_a_clear_error(ptb, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    ptb("good")
+    (tmp_path / "file").touch()
+    with pytest.raises(DataError, match=r"ptb: cannot write to .*give another --data-dir"):
+        obtain("ptb", tmp_path / "file")
 
 
 def test_nothing_is_left_when_no_mirror_has_it(ptb, tmp_path):

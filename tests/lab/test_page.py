@@ -95,6 +95,12 @@ def test_the_figures_show_every_curve(built):
     assert len(lines) >= 2 * 6
 
 
+def test_a_traceback_keeps_its_lines_and_is_escaped():
+    error = 'Traceback:\n  File "<string>"\nRuntimeError: <b>'
+    shown = page._failures([{"run": "1", "method": "Adam", "state": "failed", "error": error}])
+    assert f"<pre>{html.escape(error)}</pre>" in shown
+
+
 def test_all_verdicts_have_a_badge():
     for verdict in ("reproduced", "not reproduced", "not decided at this scale", "holds", "fails"):
         assert verdict in page._badge(verdict)

@@ -5,10 +5,12 @@ Whatever happens to a run is in the store: an engine's events are only for those
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -16,6 +18,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Protocol
 
+import torch
 from typing_extensions import Self
 
 from dynabound._files import write_whole
@@ -24,11 +27,17 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
 from dynabound.lab.train import Progress, train
 
-__all__ = ["Engine", "Event", "LocalEngine", "cores", "record_failure"]
+__all__ = ["DEATHS", "PATIENCE", "REFRESH", "DiedError", "Engine", "Event", "LocalEngine", "attend", "cores", "explain",
+           "lost", "placed", "processes", "record_failure"]  # fmt: skip
 
-_REFRESH = 0.2  # seconds between two words about the same run
-_PATIENCE = 30.0  # seconds for a run to save itself when it is told to stop
-_DEATHS = 2
+REFRESH = 0.2  # seconds between two words about the same run
+PATIENCE = 30.0  # seconds for a run to save itself when it is told to stop
+DEATHS = 2  # so often a run may kill its process until it is given up
+_FRAMES = 4  # of a traceback that are told
+
+
+class DiedError(LabError):
+    """A process that a run needs has died."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +45,7 @@ class Event:
     """What happened to a run.
 
     It was ``started``, ``retried`` or ``stopped``, is ``running``, or ended as ``finished``, ``diverged``, ``failed``.
+    What only an engine hears: it ``died``, and is to be retried or given up.
     """
 
     run: str
@@ -47,8 +57,9 @@ class Event:
 class Engine(Protocol):
     """What a study needs to know about the place where its runs execute."""
 
-    jobs: int
-    """How many runs go on at the same time."""
+    @property
+    def jobs(self) -> int:
+        """How many runs go on at the same time."""
 
     def run(self, specs: Sequence[RunSpec], store: Store) -> Iterator[Event]:
         """Bring all ``specs`` to their end in ``store``; a run that fails does not keep the others from going on.
@@ -63,15 +74,16 @@ def cores() -> int:
 
 
 class LocalEngine:
-    """``jobs`` processes that share out this machine's cores. To be used in a ``with`` statement.
+    """``jobs`` processes that share out this machine's cores, or its GPUs. To be used in a ``with`` statement.
 
     A process that dies is replaced, and its run goes on from its last checkpoint; if it dies again, the run has failed.
     Leaving the ``with`` statement, in whichever way, lets every run that goes on save itself first.
     """
 
     def __init__(self, jobs: int | None = None, data_dir: str | Path | None = None, device: str = "cpu") -> None:
-        self.jobs = jobs or cores()
-        self._options = {"data_dir": data_dir, "device": device}
+        self._gpus = torch.cuda.device_count() if device == "cuda" else 0
+        self.jobs = jobs or self._gpus or cores()
+        self._options: dict[str, Any] = {"data_dir": data_dir, "device": device}
         self._workers: list[_Worker] = []
 
     def __enter__(self) -> Self:
@@ -80,7 +92,7 @@ class LocalEngine:
     def __exit__(self, *_: object) -> None:
         for worker in self._workers:
             worker.tell(None)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         for worker in self._workers:
             worker.end(max(0.0, deadline - time.monotonic()))
         self._workers.clear()
@@ -109,13 +121,10 @@ class LocalEngine:
                     continue
                 self._workers.remove(worker)
                 deaths[spec.name] += 1
-                error = f"its process died ({worker.end(0)})"
-                if deaths[spec.name] < _DEATHS:
+                again = deaths[spec.name] < DEATHS
+                if again:
                     queue.appendleft(spec)
-                    yield Event(spec.name, "retried", error=error)
-                else:
-                    record_failure(store, spec, error)
-                    yield Event(spec.name, "failed", error=error)
+                yield lost(store, spec, f"its process died ({worker.end(0)})", again)
 
     def _start(self, queue: deque[RunSpec], store: Store) -> Iterator[Event]:
         """Give every idle worker a run; hire workers as long as there are runs for them."""
@@ -124,14 +133,25 @@ class LocalEngine:
             if worker is None:
                 if len(self._workers) >= self.jobs:
                     return
-                worker = _Worker(max(1, cores() // self.jobs), self._options)
+                seat = min(set(range(self.jobs)) - {worker.seat for worker in self._workers})
+                device = placed(self._options["device"], seat, self._gpus)
+                worker = _Worker(seat, max(1, cores() // self.jobs), {**self._options, "device": device})
                 self._workers.append(worker)
             spec = queue.popleft()
             worker.begin(spec, store)
             yield Event(spec.name, "started")
 
 
-def _context() -> Any:
+def placed(device: str, seat: int, gpus: int) -> str:
+    """The device of the worker on a seat: in turn each of the GPUs.
+
+    >>> [placed("cuda", seat, gpus=2) for seat in range(3)]
+    ['cuda:0', 'cuda:1', 'cuda:0']
+    """
+    return f"cuda:{seat % gpus}" if device == "cuda" and gpus else device
+
+
+def processes() -> Any:
     """How processes are made: by a server that has torch loaded already, where the system has such a thing."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -145,8 +165,9 @@ def _context() -> Any:
 class _Worker:
     """One process, as its employer sees it."""
 
-    def __init__(self, threads: int, options: dict[str, Any]) -> None:
-        context = _context()
+    def __init__(self, seat: int, threads: int, options: dict[str, Any]) -> None:
+        self.seat = seat
+        context = processes()
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_work, args=(theirs, threads, options), daemon=True)
         self.process.start()
@@ -186,10 +207,16 @@ class _Worker:
 
 def _work(connection: Connection, threads: int, options: dict[str, Any]) -> None:
     """The life of a worker: until it is told None, or its employer is gone."""
-    import torch
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the employer tells what to do
     torch.set_num_threads(threads)
+
+    def say(event: Event) -> None:
+        with contextlib.suppress(OSError):  # the employer is gone, as is about to be found out
+            connection.send(event)
+
+    def alone(spec: RunSpec, store: Store, **listeners: Any) -> str:
+        return train(spec, store, **options, **listeners).state
+
     while True:
         try:
             message = connection.recv()
@@ -198,39 +225,53 @@ def _work(connection: Connection, threads: int, options: dict[str, Any]) -> None
         if message is None:
             return
         spec, store = RunSpec.from_dict(message[0]), Store(message[1])
-        try:
-            event = Event(spec.name, _train(spec, store, connection, options))
-        except Exception as error:  # whatever it is, the other runs go on
-            text = str(error) if isinstance(error, LabError) else f"{type(error).__name__}: {error}"
-            record_failure(store, spec, text)
-            event = Event(spec.name, "failed", error=text)
-        try:
-            connection.send(event)
-        except OSError:
-            return
+        say(attend(spec, store, say, connection.poll, alone))  # anything on the line, even its end, is the wish to stop
 
 
-def _train(spec: RunSpec, store: Store, connection: Connection, options: dict[str, Any]) -> str:
+def attend(
+    spec: RunSpec, store: Store, say: Callable[[Event], None], stop: Callable[[], bool], train: Callable[..., str]
+) -> Event:
+    """Train a run until it ends or ``stop`` says so: the last event. Whatever goes wrong is told in the store, too.
+
+    ``train`` is given the spec, the store, ``progress`` and ``stop``, and returns the state.
+    """
     last = 0.0
 
-    def tell(progress: Progress) -> None:
+    def progress(progress: Progress) -> None:
         nonlocal last
-        if progress.metrics or time.monotonic() - last >= _REFRESH:
+        if progress.metrics or time.monotonic() - last >= REFRESH:
             last = time.monotonic()
-            try:
-                connection.send(Event(spec.name, "running", progress))
-            except OSError:  # the employer is gone, as stop() is about to find out
-                return
+            say(Event(spec.name, "running", progress))
 
-    # Anything on the line, even its end, is the wish to stop.
-    stop: Callable[[], bool] = connection.poll
     while True:
         try:
-            return train(spec, store, progress=tell, stop=stop, **options).state
+            return Event(spec.name, train(spec, store, progress=progress, stop=stop))
         except LockedError:
             # A process of an earlier, killed command may still be saving this run, or another command be training it.
-            if connection.poll(_REFRESH):
-                raise
+            time.sleep(REFRESH)
+            if stop():
+                return Event(spec.name, "stopped")
+        except DiedError as error:
+            return Event(spec.name, "died", error=str(error))
+        except Exception as error:  # whatever it is, the other runs go on
+            text = explain(error)
+            record_failure(store, spec, text)
+            return Event(spec.name, "failed", error=text)
+
+
+def explain(error: BaseException) -> str:
+    """What a person needs to know: the message of an error of ours, the end of the traceback of any other."""
+    if isinstance(error, LabError):
+        return str(error)
+    return "".join(traceback.format_exception(error, limit=-_FRAMES, chain=False)).strip()
+
+
+def lost(store: Store, spec: RunSpec, error: str, again: bool) -> Event:
+    """A run has lost its process: it is tried ``again``, or has failed."""
+    if again:
+        return Event(spec.name, "retried", error=error)
+    record_failure(store, spec, error)
+    return Event(spec.name, "failed", error=error)
 
 
 def record_failure(store: Store, spec: RunSpec, error: str) -> None:

@@ -8,9 +8,32 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import write_whole
-from dynabound.lab.data import SOURCES, DataError, data_home
+from dynabound.lab.data import SOURCES, DataError, data_home, search_path
 
-__all__ = ["fetch"]
+__all__ = ["fetch", "obtain"]
+
+
+def obtain(name: str, data_dir: str | Path | None = None) -> None:
+    """See to it that the data set is on this machine; of the processes that ask for it at once, one fetches it."""
+    if name not in SOURCES or _complete(name, data_dir):
+        return
+    from filelock import FileLock  # torch needs it, too
+
+    home = data_home(data_dir)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / f".{name}.lock"):
+            if not _complete(name, data_dir):
+                fetch(name, data_dir)
+    except OSError as error:
+        raise DataError(f"{name}: cannot write to {home} ({error.strerror}); give another --data-dir") from error
+
+
+def _complete(name: str, data_dir: str | Path | None) -> bool:
+    return any(
+        all((folder / file).is_file() or (folder / f"{file}.gz").is_file() for file in SOURCES[name].files)
+        for folder in search_path(name, data_dir)
+    )
 
 
 def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str], Any] | None = None) -> Path:

@@ -119,10 +119,15 @@ def _failures(failures: list[dict[str, str]]) -> str:
     items = "".join(
         f"<li><code>{escape(f['run'])}</code> {escape(f['method'])}: "
         f"<b>{_word(f['state'])}</b>"
-        f"{': ' + escape(f['error']) if f['error'] else ''}</li>"
+        f"{_error(f['error'])}</li>"
         for f in failures
     )
     return f'<div class="failures" role="alert"><b>Runs without a result</b><ul>{items}</ul></div>'
+
+
+def _error(text: str) -> str:
+    """A message goes on in the line; a traceback needs lines of its own."""
+    return f"<pre>{escape(text)}</pre>" if "\n" in text else f": {escape(text)}" if text else ""
 
 
 def _word(state: str) -> str:
@@ -206,6 +211,7 @@ th[aria-sort=ascending] button::after { content: " ↑" } th[aria-sort=descendin
 .number { font-variant-numeric: tabular-nums; white-space: nowrap }
 small { color: var(--soft) }
 .failures { background: var(--card); border-left: 4px solid var(--no); padding: .6rem 1rem }
+pre { font-size: .8rem; line-height: 1.4; margin: .3rem 0; overflow-x: auto }
 code { background: var(--card); border-radius: .25rem; padding: .1rem .3rem }
 details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }
 footer { border-top: 1px solid var(--line); color: var(--soft); margin-top: 2rem }

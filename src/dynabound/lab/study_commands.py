@@ -18,6 +18,8 @@ from dynabound.lab import schedule, theorems
 from dynabound.lab.board import board, describe
 from dynabound.lab.commands import DataDir, Json, _one_line_errors
 from dynabound.lab.engine import LocalEngine
+from dynabound.lab.errors import LabError
+from dynabound.lab.ray_engine import RayEngine
 from dynabound.lab.recipes import STUDIES, choose
 from dynabound.lab.results import losses
 from dynabound.lab.spec import SCALES, TASKS, RunSpec
@@ -28,7 +30,12 @@ __all__ = ["register"]
 
 Names = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help=f"{', '.join(STUDIES)}; default: all.")]
 Scale = Annotated[str, typer.Option(help=f"{', '.join(SCALES)}.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time; default: one per core.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time; default: one per core, or GPU.")]
+Where = Annotated[str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster.")]
+Address = Annotated[str | None, typer.Option(help="Of Ray: auto, host:port, ray://host:port; default: start it here.")]
+Cpus = Annotated[int | None, typer.Option(min=1, help="Cores, and threads, of a run on Ray; default: 1 per rank.")]
+Gpus = Annotated[float | None, typer.Option(min=0.0, help="GPUs of a run on Ray; default: 1 per rank on cuda.")]
+Ranks = Annotated[int | None, typer.Option(min=1, help="Processes that train a run on Ray together; default: 1.")]
 Device = Annotated[str, typer.Option(help="cpu, cuda, mps …")]
 Workers = Annotated[list[int] | None, typer.Option(min=1, help="With --plan; repeatable; default: 8, 64, 512.")]
 OutDir = Annotated[Path, typer.Option("--out", help="Folder of runs, figures and page.")]
@@ -45,6 +52,11 @@ def reproduce(
     studies: Names = None,
     scale: Scale = "demo",
     jobs: Jobs = None,
+    engine: Where = "local",
+    address: Address = None,
+    cpus_per_run: Cpus = None,
+    gpus_per_run: Gpus = None,
+    ranks_per_run: Ranks = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be run, and what it costs.")] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Only foretell how long it takes on --workers N.")] = False,
     workers: Workers = None,
@@ -57,6 +69,7 @@ def reproduce(
     """Run every experiment of the paper, or some, and write the report. Interrupt it at will: run again, it goes on."""
     with _one_line_errors():
         chosen = choose(studies or [], scale)
+        place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device)
         store = Store(out / "runs")
         if plan:
             _plan(schedule.plan(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
@@ -64,8 +77,9 @@ def reproduce(
         if dry_run:
             _dry_run(runs.plan(chosen, scale, store), scale, as_json)
             return
-        runs.check((row.spec(scale) for study in chosen for row in study.rows), out, data_dir)
-        failed = _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, jobs, data_dir, device, as_json)
+        specs = [row.spec(scale) for study in chosen for row in study.rows]
+        runs.check(specs if engine == "local" else (), out, data_dir)  # a node fetches what it does not find
+        failed = _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, place, as_json)
         if any(not study.rows for study in chosen):
             _play_theory(out / "theory", as_json)
         _report([study.name for study in chosen], scale, out, as_json)
@@ -74,17 +88,43 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _run(
-    source: Callable[[Loss], Sequence[RunSpec]],
-    store: Store,
+def _engine(
+    name: str,
+    address: str | None,
     jobs: int | None,
+    cpus: int | None,
+    gpus: float | None,
+    ranks: int | None,
     data_dir: Path | None,
     device: str,
-    quiet: bool,
-) -> int:
+    modules: Sequence[str] = (),
+) -> LocalEngine | RayEngine:
+    """The engine that the options ask for, or what is wrong with them."""
+    if name == "local":
+        given = {"address": address, "cpus-per-run": cpus, "gpus-per-run": gpus, "ranks-per-run": ranks}
+        for option in (option for option, value in given.items() if value is not None):
+            raise LabError(f"--{option}: is for Ray; add --engine ray, or leave it out")
+        return LocalEngine(jobs, data_dir, device)
+    if name != "ray":
+        raise LabError(f"--engine {name}: must be local or ray")
+    if jobs:
+        raise LabError("--jobs: is for --engine local; on Ray, --cpus-per-run and --gpus-per-run say how many runs fit")
+    if device not in ("cpu", "cuda"):
+        raise LabError(f"--device {device}: must be cpu or cuda with --engine ray, which chooses the GPU")
+    ranks, cuda = ranks or 1, device == "cuda"
+    cpus, gpus = cpus or ranks, (ranks if cuda else 0) if gpus is None else gpus
+    if bool(gpus) != cuda:
+        remedy = "leave out --gpus-per-run" if cuda else "add --device cuda"
+        raise LabError(f"--gpus-per-run {gpus:g} with --device {device}: {remedy}")
+    if cpus < ranks or (cuda and 1 < ranks > gpus):
+        raise LabError(f"--ranks-per-run {ranks}: every rank needs a CPU, and on cuda a GPU; ask for {ranks} per run")
+    return RayEngine(address, cpus=cpus, gpus=gpus, ranks=ranks, data_dir=data_dir, device=device, modules=modules)
+
+
+def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` wants; how many runs failed."""
     try:
-        with LocalEngine(jobs, data_dir, device) as engine, board(engine.jobs, quiet) as shown:
+        with place as engine, board(engine.jobs, quiet) as shown:
             runs.complete(source, store, engine, shown.begin, shown.listen)
             return shown.failed
     except KeyboardInterrupt:
@@ -225,6 +265,11 @@ def tune(
     seeds: Annotated[int, typer.Option(min=1, help="Runs of the winner.")] = 3,
     scale: Annotated[str | None, typer.Option(help=f"Label: {', '.join(SCALES)}.")] = None,
     jobs: Jobs = None,
+    engine: Where = "local",
+    address: Address = None,
+    cpus_per_run: Cpus = None,
+    gpus_per_run: Gpus = None,
+    ranks_per_run: Ranks = None,
     data_dir: DataDir = None,
     device: Device = "cpu",
     out: OutDir = _OUT,
@@ -235,8 +280,10 @@ def tune(
     with _one_line_errors():
         specs = [RunSpec(**given, optimizer=name) for name in optimizers or GRIDS]
         store = Store(out / "runs")
-        runs.check(specs, out, data_dir)
-        _run(runs.tuning(specs, seeds), store, jobs, data_dir, device, as_json)
+        modules = [spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer]
+        place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device, modules)
+        runs.check(specs if engine == "local" else (), out, data_dir)
+        _run(runs.tuning(specs, seeds), store, place, as_json)
         found = {spec.optimizer: search(spec, losses(store)) for spec in specs}
     if as_json:
         typer.echo(json.dumps({name: {"best": s.best and s.best.to_dict(), "tried": [
