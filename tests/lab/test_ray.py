@@ -230,7 +230,7 @@ def test_a_study_goes_on_and_tells_the_traceback_of_a_run_that_raises(connected,
     monkeypatch.setitem(recipes.STUDIES, "mnist", replace(study, rows=rows, seeds={**study.seeds, "demo": 1}))
     answer = CliRunner().invoke(app, ["reproduce", "mnist", "--engine=ray", "--address=auto", f"--out={tmp_path}"])
     assert answer.exit_code == 1
-    assert "1 failed, 5 finished" in answer.stdout
+    assert "1 failed, 6 finished" in answer.stdout
     assert "Traceback (most recent call last)" in answer.stderr, "on the board"
     assert "RuntimeError: <b>no</b> & never" in answer.stderr
     page = (tmp_path / "demo" / "report.html").read_text()
