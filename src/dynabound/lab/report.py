@@ -12,7 +12,7 @@ from dynabound._files import write_whole
 from dynabound.lab import figures, page, rates, theorems
 from dynabound.lab.claims import CLAIMS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, overall
 from dynabound.lab.errors import LabError
-from dynabound.lab.recipes import REFERENCE, Study
+from dynabound.lab.recipes import FIXED, REFERENCE, Study
 from dynabound.lab.results import Curve, curves, mean, spread
 from dynabound.lab.store import Store
 
@@ -156,7 +156,11 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
         if any(curve.row.tuned(scale) for curve in mine):
             lines.append("step sizes: the paper's search, on seed 0; AdaBound and AMSBound keep their defaults")
         elif any(curve.row.lr is None for curve in mine):
-            lines.append("step sizes: fixed, not searched for at this scale; AdaBound and AMSBound keep their defaults")
+            found_before = workload in FIXED[scale]
+            how = (
+                "found by the paper's search beforehand" if found_before else "defaults, not searched for at this scale"
+            )
+            lines.append(f"step sizes: {how}; AdaBound and AMSBound keep their defaults")
         pace = mine[0].row.pace(scale)
         if pace != 1:
             lines.append(
