@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "draw", "save"]
 
 KINDS = ("png", "svg", "pdf")
-_FORMAT = 5  # to be raised when a drawing changes, so that old files are drawn anew
+_FORMAT = 6  # to be raised when a drawing changes, so that old files are drawn anew
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 _BLUE, _SKY, _GREEN, _ORANGE, _RED, _PURPLE, _BLACK, _GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
@@ -134,6 +134,10 @@ def _panel(axes: Axes, panel: dict[str, Any], view: str, data: dict[str, Any], t
     if view != "start":
         _limits(axes, [curve[split] for curve in panel["curves"]], data["metric"])
     if not data["shared_legend"]:
+        for line in axes.get_lines():
+            values: Any = line.get_ydata()
+            if len(values) and max(values) < axes.get_ylim()[0]:
+                line.set_label(f"{line.get_label()} (below)")
         axes.legend(fontsize=8, loc="best")
 
 
@@ -180,22 +184,24 @@ def _steps(data: dict[str, Any]) -> Figure:
     figure = _new(7.4, 4.2, data["title"])
     axes = figure.subplots()
     _dress(axes, "", "step size α of SGDM, final step size α* of AdaBound", "final test accuracy (%)")
-    count, lowest = len(data["panels"]), []
+    count = len(data["panels"])
     for place, panel in enumerate(data["panels"]):
         bars = [(curve["label"].split("= ")[-1], curve["test"]) for curve in panel["curves"]]
         finals = [[seed[-1] for seed in seeds] for _, seeds in bars]
         heights = [sum(values) / len(values) if values else 0.0 for values in finals]
+        spread = any(len(values) > 1 for values in finals)
         low, high = ([abs(edge(values) - height) if values else 0.0 for values, height in zip(
             finals, heights, strict=True)] for edge in (min, max))  # fmt: skip
-        lowest += [height for height in heights if height > 0]
         positions = [i + (place - (count - 1) / 2) * 0.8 / count for i in range(len(bars))]
         style: dict[str, Any] = dict(color=(_GREEN, _BLUE, _ORANGE)[place], hatch=("", "", "//")[place])
-        axes.bar(positions, heights, 0.8 / count, yerr=[low, high], capsize=2, label=panel["name"], **style)
+        error: dict[str, Any] = dict(yerr=[low, high], capsize=2) if spread else {}
+        axes.bar(positions, heights, 0.8 / count, label=panel["name"], **error, **style)
         axes.set_xticks(range(len(bars)), [label for label, _ in bars])
-        for x, values in zip(positions, finals, strict=True):
+        for x, values, curve in zip(positions, finals, panel["curves"], strict=True):
             if not values:
-                axes.text(x, 1, "diverged", rotation=90, ha="center", va="bottom", fontsize=8)
-    axes.set_ylim(max(0.0, min(lowest, default=8.0) - 8), 100.5)
+                word = "diverged" if curve["diverged"] else "no run"
+                axes.text(x, 1, word, rotation=90, ha="center", va="bottom", fontsize=8)
+    axes.set_ylim(0, 100.5)
     figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Iterable
 from html import escape
 from typing import Any
 
 from dynabound._version import __version__
 from dynabound.lab.claims import NOT_REPRODUCED, REPRODUCED, UNDECIDED
+from dynabound.lab.recipes import STUDIES
 
 __all__ = ["render"]
 
@@ -16,7 +18,8 @@ _SCALES = {
     "demo": "demo scale: scikit-learn's 8×8 digits stand in for MNIST and CIFAR-10, and the text of Python's language "
     "reference for Penn Treebank. The networks are small and the budgets short: a verdict is about these runs, and "
     "not about the paper's.",
-    "laptop": "laptop scale: the paper's data sets, with smaller networks and shorter budgets than the paper's.",
+    "laptop": "laptop scale: the paper's data sets and shorter budgets than the paper's, with smaller convolutional "
+    "networks and LSTMs.",
     "paper": "paper scale: the paper's networks, data sets, budgets and search for step sizes.",
 }
 _CLASSES = {REPRODUCED: "yes", "holds": "yes", NOT_REPRODUCED: "no", "fails": "no", UNDECIDED: "open"}
@@ -26,7 +29,10 @@ _MARKS = {"yes": "✓", "no": "✗", "open": "?"}
 def render(report: dict[str, Any]) -> str:
     """The page of a report that :func:`dynabound.lab.report.build` made; its figures carry their SVG."""
     scale = report["scale"]
-    sections = "\n".join(_study(study, scale) for study in report["studies"])
+    options = f" --scale {scale} --out {shlex.quote(report['out'])}"
+    again = options if scale == "demo" else f"{options} --data-dir DIR"
+    sections = "\n".join(_study(study, again) for study in report["studies"])
+    which = "Every experiment" if len(report["studies"]) == len(STUDIES) else "Experiments"
     return f"""<!doctype html>
 <html lang="en">
 <head>
@@ -38,14 +44,15 @@ def render(report: dict[str, Any]) -> str:
 <body>
 <header>
 <h1>Adaptive Gradient Methods with Dynamic Bound of Learning Rate, reproduced</h1>
-<p>Every experiment of the paper at {escape(_SCALES[scale])}</p>
+<p>{which} of the paper at {escape(_SCALES[scale])}</p>
 {_overview(report["studies"])}
 {_RULE}
 </header>
 <main>
 {sections}
 </main>
-<footer><p>Made by dynabound {escape(__version__)} from stored runs.</p></footer>
+<footer><p>Made by dynabound {escape(__version__)} from stored runs;
+<code>dynabound report{escape(options)}</code> makes the page of all studies.</p></footer>
 <script>{_SCRIPT}</script>
 </body>
 </html>
@@ -92,9 +99,9 @@ def _overview(studies: list[dict[str, Any]]) -> str:
     return _table_of(("study", "verdict", "claims that hold", "that do not", "runs"), rows)
 
 
-def _study(study: dict[str, Any], scale: str) -> str:
+def _study(study: dict[str, Any], options: str) -> str:
     name = escape(study["name"])
-    command = escape(f"dynabound reproduce {study['name']} --scale {scale}")
+    command = escape(f"dynabound reproduce {study['name']}{options}")
     checks = _table_of(
         ("claim", "measured", "verdict"),
         ([_cell(escape(check["claim"])), _cell(escape(check["measured"])), _cell(_badge(check["verdict"]))]
@@ -154,13 +161,13 @@ def _measured(table: dict[str, Any]) -> str:
         caption += f"; Adam's level is the final test {metric} of its best run, {level:.2f}"
     rows = []
     for row in table["rows"]:
-        spread = "" if row["final_spread"] is None else f" ± {row['final_spread']:.2f}"
+        final, best = ("" if row[key] is None else f" ± {row[key]:.2f}" for key in ("final_spread", "best_spread"))
         unwell = {state: row["states"].count(state) for state in row["states"] if state != "finished"}
         note = "".join(f" <b class=no>{count} {_word(state)}</b>" for state, count in unwell.items())
         cells = [
             _cell(f"{escape(row['method'])}{note}<br><small>{escape(row['settings'])}</small>", row["method"]),
-            _cell(_number(row["final"]) + spread, row["final"], "number"),
-            _cell(_number(row["best"]), row["best"], "number"),
+            _cell(_number(row["final"]) + final, row["final"], "number"),
+            _cell(_number(row["best"]) + best, row["best"], "number"),
             _cell(_number(row["train"]), row["train"], "number"),
             _cell("–" if row["rank"] is None else str(row["rank"]), row["rank"], "number"),
         ]
@@ -173,12 +180,14 @@ def _measured(table: dict[str, Any]) -> str:
 
 
 _RULE = """<details><summary>How the verdicts are made</summary>
-<p>Each is computed from the runs below. Two methods are compared by their means over seeds, at the last epoch. The
-difference counts if it is more than <i>t</i> standard errors (Student's 97.5 % point for the number of seeds): then the
-claim is <b>reproduced</b>, or, if the difference points the other way, <b>not reproduced</b>. If it is less, the claim
-is <b>not decided at this scale</b>; so it is if a run is missing. A method that diverged is worse than one that did
-not. A study is reproduced if all its claims are, and not reproduced if one of them is not. Claims about learning rates
-are read from single runs. Claims of the theory hold or fail.</p></details>"""
+<p>Each is computed from the runs below. Two methods are compared by their means over seeds, at the last epoch, with
+Welch's test: the difference counts if it is more than <i>t</i> standard errors (Student's 97.5 % point). Then the claim
+is <b>reproduced</b>, or, if the difference points the other way, <b>not reproduced</b>. If it is less, the claim is
+<b>not decided at this scale</b>; so it is if a run is missing. A method that diverged is worse than one that did not. A
+study is reproduced if all its claims are, and not reproduced if one of them is not.</p>
+<p>Some verdicts take no account of chance: whether all methods reach 99 % in training, whether the range over final
+step sizes is less than half as large, and claims about learning rates, which are read from single runs. Those of the
+theory hold or fail; some of them are not the paper's but follow from it.</p></details>"""
 
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c2330; --soft: #566072; --paper: #fff; --card: #f6f7f9; --line: #d9dde4;
@@ -215,6 +224,7 @@ pre { font-size: .8rem; line-height: 1.4; margin: .3rem 0; overflow-x: auto }
 code { background: var(--card); border-radius: .25rem; padding: .1rem .3rem }
 details { margin: .8rem 0 } summary { cursor: pointer; font-weight: 600 }
 footer { border-top: 1px solid var(--line); color: var(--soft); margin-top: 2rem }
+@media screen and (max-width: 40rem) { figure { overflow-x: auto } figure img { max-width: none; width: 46rem } }
 @media (min-width: 40rem), print { .badge { white-space: nowrap } }
 @media print { :root { --ink: #000; --soft: #444; --paper: #fff; --card: #fff; --line: #bbb; --yes: #00634a;
   --no: #a33c00; --open: #6b5200; --link: #000; font-size: 9pt }
@@ -235,7 +245,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const key = row => row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
     const compare = (a, b) => {
       const [x, y] = [key(a), key(b)], [m, n] = [parseFloat(x), parseFloat(y)];
-      if (x === "–" || y === "–") return (x === "–") - (y === "–");   // what is missing stays at the end
+      const none = text => text.startsWith("–");   // what is missing stays at the end
+      if (none(x) || none(y)) return none(x) - none(y);
       return down * (isNaN(m) || isNaN(n) ? x.localeCompare(y) : m - n);
     };
     table.tBodies[0].append(...[...table.tBodies[0].rows].sort(compare));

@@ -173,23 +173,23 @@ STUDIES: dict[str, Study] = {
         Study(
             "mnist",
             "Figure 2: a perceptron on MNIST",
-            "All methods come near 100 % in training; AdaBound and AMSBound end with a higher test accuracy than their "
-            "prototypes Adam and AMSGrad, and SGD with a slightly higher one than Adam.",
+            "All methods come near 100 % in training; in test accuracy SGD ends slightly above Adam, and AdaBound and "
+            "AMSBound above their prototypes Adam and AMSGrad and slightly above SGD.",
             _six("perceptron", "perceptron"),
             seeds=dict(demo=3, laptop=3, paper=3),
         ),
         Study(
             "cifar10",
             "Figure 3: DenseNet-121 and ResNet-34 on CIFAR-10",
-            "AdaBound and AMSBound learn as fast as adaptive methods early, and end about 2 % above Adam and AMSGrad "
-            "and a little above SGDM in test accuracy.",
+            "AdaBound and AMSBound learn faster than SGDM early, as adaptive methods do, and end above Adam and "
+            "AMSGrad, and above SGDM, in test accuracy.",
             _six("DenseNet-121", "densenet121") + _six("ResNet-34", "resnet34"),
         ),
         Study(
             "ptb",
             "Figure 4: LSTMs of one, two and three layers on Penn Treebank",
-            "Adam starts fastest but stagnates at a worse perplexity than SGD, AdaBound and AMSBound, and the gain "
-            "over Adam grows with the number of layers.",
+            "Adam learns faster than SGD at first but ends at a worse perplexity than SGD, AdaBound and AMSBound, and "
+            "the gain over Adam is larger with three layers than with one.",
             tuple(row for n in (1, 2, 3) for row in _compare(f"L{n}: {n}-layer LSTM", f"lstm-{n}", _FOUR)),
             splits=("test",),
         ),
@@ -229,7 +229,7 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "theory",
-            "Theorems 1 to 5",
+            "Theorems 1 to 5, and what follows from them",
             "Adam can fail to converge whatever its step size; AdaBound and AMSBound converge, with a regret of O(√T).",
         ),
     )

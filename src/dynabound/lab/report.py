@@ -14,7 +14,7 @@ from dynabound.lab.claims import CLAIMS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, 
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import FIXED, REFERENCE, Study
 from dynabound.lab.results import Curve, curves, mean, spread
-from dynabound.lab.store import Store
+from dynabound.lab.store import ENDED, Store
 
 __all__ = ["build", "write"]
 
@@ -23,7 +23,7 @@ def build(studies: Sequence[Study], scale: str, out: Path) -> dict[str, Any]:
     """All that the page shows, as plain data; ``out`` is the folder of ``dynabound reproduce``."""
     store = Store(out / "runs")
     reports = [_theory(study, out) if not study.rows else _study(study, scale, store) for study in studies]
-    return {"scale": scale, "studies": reports}
+    return {"scale": scale, "out": str(out), "studies": reports}
 
 
 def write(report: dict[str, Any], out: Path) -> Path:
@@ -89,9 +89,7 @@ def _finite(value: float) -> float | None:
 def _table(methods: list[Curve]) -> list[dict[str, Any]]:
     """A row per method: final and best metric, rank, and the way to the level of the best Adam run."""
     text = methods[0].spec.text
-    worst = math.inf if text else -math.inf
-    key = {curve.row.label: mean(curve.final()) if curve.final() else worst for curve in methods}
-    order = sorted(key.keys() - {REFERENCE}, key=lambda label: (key[label], label), reverse=not text)
+    ranks = _ranks([curve for curve in methods if curve.row.label != REFERENCE])
     adam = next((curve.final() for curve in methods if curve.row.label == "Adam"), [])
     level = (min if text else max)(adam, default=None)
     rows = []
@@ -105,8 +103,9 @@ def _table(methods: list[Curve]) -> list[dict[str, Any]]:
             "final": _finite(mean(curve.final())),
             "final_spread": _finite(spread(curve.final())),
             "best": _finite(mean(curve.best())),
+            "best_spread": _finite(spread(curve.best())),
             "train": _finite(mean(curve.final("train"))),
-            "rank": order.index(curve.row.label) + 1 if curve.finished and curve.row.label in order else None,
+            "rank": ranks.get(curve.row.label),
             "level": level,
             "epochs": _finite(mean([float(epoch) for epoch, _ in there])) if whole else None,
             "seconds": _finite(mean([seconds for _, seconds in there])) if whole else None,
@@ -116,30 +115,47 @@ def _table(methods: list[Curve]) -> list[dict[str, Any]]:
     return rows
 
 
+def _ranks(methods: list[Curve]) -> dict[str, int]:
+    """Places by the mean at the end, shared by equals; whoever diverged is last, and who has no result has none."""
+    losses = {
+        curve.row.label: math.inf if curve.diverged else round(mean(curve.final()) * (1 if curve.spec.text else -1), 6)
+        for curve in methods
+        if curve.finished or curve.diverged
+    }
+    return {label: 1 + sum(other < loss for other in losses.values()) for label, loss in losses.items()}
+
+
 def _step_size(curve: Curve) -> str:
     options = {key: value for key, value in curve.spec.options.items() if key in ("betas", "final_lr", "gamma")}
     pairs: list[tuple[str, Any]] = [("lr", f"{curve.spec.lr:g}"), *options.items()]
     text = ", ".join(f"{key} {value}" for key, value in pairs)
-    return f"{text} (best of {len(curve.search.tried)})" if curve.search and curve.search.tried else text
+    if not (curve.search and curve.search.tried):
+        return text
+    failed = f", {len(curve.lost)} failed" if curve.lost else ""
+    return f"{text} (best of {len(curve.search.tried) - len(curve.lost)}{failed})"
 
 
 def _count(found: list[Curve]) -> dict[str, int]:
     """How many runs are in which state, those of the searches included."""
     counts: dict[str, int] = {}
     for curve in found:
-        for seed in curve.seeds:
+        for seed in (*curve.seeds, *curve.lost):
             counts[seed.state] = counts.get(seed.state, 0) + 1
         if curve.search:
-            counts["searched"] = counts.get("searched", 0) + len(curve.search.tried)
+            counts["searched"] = counts.get("searched", 0) + len(curve.search.tried) - len(curve.lost)
             counts["waiting"] = counts.get("waiting", 0) + len(curve.search.wanted)
     return {state: count for state, count in counts.items() if count}
 
 
 def _failures(found: list[Curve]) -> list[dict[str, str]]:
+    """Runs without a result: those of the curves, and those that a search had to do without."""
     return [
-        {"run": seed.spec.name, "method": f"{curve.row.panel}: {curve.row.label}, seed {seed.spec.seed}",
+        {"run": seed.spec.name, "method": f"{curve.row.panel}: {curve.row.label}{where}, seed {seed.spec.seed}",
          "state": seed.state, "error": seed.error}
-        for curve in found for seed in curve.seeds if seed.state not in ("finished", "diverged")
+        for curve in found
+        for where, seed in [*(("", seed) for seed in curve.seeds),
+                            *((f", search at lr {seed.spec.lr:g}", seed) for seed in curve.lost)]
+        if seed.state not in ENDED
     ]  # fmt: skip
 
 
@@ -190,7 +206,8 @@ def _figures(
         return [_figure(study.name, title, {"kind": "evolution", **extra})] if extra else []
     shown = [
         {"name": name, "curves": [
-            {"label": label, **{split: [seed.series(split) for seed in curve.finished] for split in study.splits}}
+            {"label": label, "diverged": curve.diverged,
+             **{split: [seed.series(split) for seed in curve.finished] for split in study.splits}}
             for label, curve in methods.items()]}
         for name, methods in panels.items()
     ]  # fmt: skip

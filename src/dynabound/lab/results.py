@@ -50,6 +50,13 @@ class Curve:
     spec: RunSpec
     seeds: tuple[Seed, ...]
     search: Search | None = None
+    lost: tuple[Seed, ...] = ()
+    """Runs of the search that failed: the winner was chosen without them."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether every seed has a result, be it that it diverged."""
+        return bool(self.seeds) and all(seed.state in ENDED for seed in self.seeds)
 
     @property
     def finished(self) -> list[Seed]:
@@ -115,7 +122,9 @@ def curves(study: Study, scale: str, store: Store) -> list[Curve]:
     result = []
     for row, found, specs in gather(study, scale, store, losses(store)):
         best = specs[0] if specs else (found and found.best) or row.spec(scale)
-        result.append(Curve(row, best, tuple(_read(store, spec) for spec in specs), found))
+        tried = [_read(store, spec) for spec, loss in found.tried if math.isinf(loss)] if found else []
+        lost = tuple(seed for seed in tried if seed.state == "failed" and seed.spec not in specs)
+        result.append(Curve(row, best, tuple(_read(store, spec) for spec in specs), found, lost))
     return result
 
 
