@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.distributed.tensor import Replicate, distribute_tensor
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -121,6 +121,17 @@ def check_gradients_that_are_placed_otherwise(folder):
         for optimizer in optimizers:
             optimizer.step()
     assert_close(model.parameters(), [q.detach() for q in plain.parameters()])
+
+
+def check_autograd_notices_the_step(folder):
+    """A graph that was made before a step must not be used after it, for its weights have changed."""
+    for options in ({}, dict(fused=False)):
+        param = torch.nn.Parameter(distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Shard(0)]))
+        loss = (param**3).sum()
+        loss.backward(retain_graph=True)
+        AdaBound([param], **options).step()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
 
 def check_state_dicts_in_the_middle_of_a_warm_up(folder):

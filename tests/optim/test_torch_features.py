@@ -284,6 +284,24 @@ def test_the_kernel_refuses_entries_it_cannot_take():
     assert all(torch.equal(tensor, torch.ones(3)) for tensor in tensors)
 
 
+@pytest.mark.parametrize("options", backends())
+def test_bounds_that_move_a_parameter_do_no_harm(options):
+    """A user's function runs while the step is planned; whatever it does, the step is made where the parameter is."""
+    first, second = (nn.Parameter(torch.ones(1 << 16)) for _ in range(2))
+
+    def bounds(step):
+        if step == 2:
+            first.data = torch.full_like(first, 5.0)
+        return 0.5, 1.5
+
+    optimizer = AdaBound([{"params": [first]}, {"params": [second], "bounds": bounds}], lr=0.1, **options)
+    for _ in range(2):
+        first.grad, second.grad = torch.ones_like(first), torch.ones_like(second)
+        optimizer.step()
+    assert torch.all(first < 5.0)
+    assert torch.all(first > 4.5)
+
+
 @needs_kernel
 def test_the_kernel_releases_the_gil():
     """While the kernel runs, another thread takes note of the time: deep inside of the call, not just at its ends."""

@@ -68,7 +68,8 @@ class Cost:
 
 def kind(spec: RunSpec) -> RunSpec:
     """What has to be equal for two runs to take as long per epoch: all but method, seed and budget."""
-    return replace(spec, optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False)
+    plain = dict(optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False, scale="paper")
+    return replace(spec, **plain)
 
 
 def title(spec: RunSpec) -> str:

@@ -30,7 +30,7 @@ DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 
 
 def update(
-    entries: bytes,
+    entries: bytes | None,
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
@@ -42,8 +42,11 @@ def update(
 ) -> None:
     """Update every parameter and its state in place.
 
-    All that the kernel needs of the tensors is in ``entries``; the lists keep their memory alive.
+    All that the kernel needs of the tensors is in ``entries``; the lists keep their memory alive. None: they have to be
+    looked at again, for their memory may have moved.
     """
+    if entries is None:
+        _, entries = scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
     _kernel.update(LEVEL, torch.get_num_threads(), entries, s)
     increment_version(params)  # so that autograd notices, as it does for torch's own in-place operations
 

@@ -7,6 +7,7 @@ from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
 from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim._dtensor import is_dtensor, same_placement
@@ -18,16 +19,20 @@ Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor]
 Update: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
 
 
-def plan(lists: Lists, group: Mapping[str, Any]) -> list[Update]:
-    """The backend calls that make the step. Whatever can go wrong does so here, before the first of them."""
+def plan(lists: Lists, group: Mapping[str, Any], trust: bool) -> list[Update]:
+    """The backend calls that make the step. Whatever can go wrong does so here, before the first of them.
+
+    Unless ``trust``, code of the user's may run before they are made, and move the tensors' memory.
+    """
     if not lists[0]:
         return []
+    cut_up: list[Tensor] = []
     lr = read_lr(group)
     capture = group["capturable"] or torch.compiler.is_compiling()
     scan = _fused.scan if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group)) else _find_none
     found, entries = scan(*lists)
     if None in found and any([is_dtensor(param) for param in lists[0]]) and not (capture or group["differentiable"]):
-        lists = _local_parts(lists, group)
+        cut_up, lists = lists[0], _local_parts(lists, group)
         found, entries = scan(*lists)
     if None in found and any([param.is_complex() for param in lists[0]]):
         lists = _real_views(lists, group)
@@ -36,9 +41,11 @@ def plan(lists: Lists, group: Mapping[str, Any]) -> list[Update]:
     for (backend, count, *_), part in _partition(found, lists, group, capture).items():
         arguments = _arguments(lists, part, group, lr, count)
         if backend == "fused":
-            updates.append((_fused.update, (_fused.choose(entries, part), *arguments)))
+            updates.append((_fused.update, (_fused.choose(entries, part) if trust else None, *arguments)))
         else:
             updates.append((_BACKENDS[backend].update, arguments))
+    if cut_up:
+        updates.append((increment_version, (cut_up,)))  # only their local parts know of the update
     return updates
 
 

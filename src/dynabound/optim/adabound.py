@@ -243,10 +243,11 @@ class AdaBound(Optimizer):
         fresh = not torch.compiler.is_compiling() and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             updates: list[Update] = []
+            trust = not any([callable(group["bounds"]) for group in self.param_groups])
             for group in self.param_groups:
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
-                updates += plan(lists, group)
+                updates += plan(lists, group, trust)
             if fresh and self._only_makes_state():
                 return loss
             for backend, arguments in updates:
@@ -347,7 +348,8 @@ def adabound(
         >>> x, t
         (tensor([0.9990, 1.0010]), tensor(1))
     """
-    for backend, arguments in plan((params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps), group):
+    lists = (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps)
+    for backend, arguments in plan(lists, group, trust=not callable(group["bounds"])):
         backend(*arguments)
 
 
