@@ -31,6 +31,7 @@ frame.addEventListener("load", () => {
   out.before = column(1);
   click(1); out.up = column(1); out.sorted = table.tHead.rows[0].cells[1].getAttribute("aria-sort");
   click(1); out.down = column(1);
+  click(5); out.reached = column(5);
   click(0); out.names = column(0);
   out.errors = frame.contentWindow.errors;
   out.hacked = frame.contentWindow.hacked ?? null;
@@ -126,6 +127,9 @@ def test_in_a_browser(built, tmp_path):
     assert [float(value) for value in seen["down"]] == numbers[::-1]
     assert seen["names"] == sorted(seen["names"], key=str.lower)
     assert seen["sorted"] == "ascending"
+    missing = [value.startswith("–") for value in seen["reached"]]
+    assert any(missing)
+    assert missing == sorted(missing), "who never reached the level comes last"
     assert len(seen["images"]) == 2
     assert all(complete and natural > 300 and shown > 250 for complete, natural, shown in seen["images"])
     assert seen["wide"] <= seen["screen"], "the page scrolls sideways on a phone"

@@ -283,6 +283,34 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
     assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 
+def test_a_failed_run_of_a_search_is_told_too(tiny, monkeypatch, tmp_path):
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    row = next(row for row in tiny.rows if row.label == "AdaGrad")
+    study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
+    cases.complete([study], store, cases.InProcess())
+    (curve,) = curves(study, "demo", store)
+    lost = next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)
+    with store.run(lost).lock():
+        store.run(lost).write_status("failed", error="it <i>rained</i>")
+    (again,) = curves(study, "demo", store)
+    assert [seed.spec for seed in again.lost] == [lost]
+    (failure,) = report._failures([again])
+    assert failure == {"run": lost.name, "method": f"perceptron: AdaGrad, search at lr {lost.lr:g}, seed 0",
+                       "state": "failed", "error": "it <i>rained</i>"}  # fmt: skip
+    assert report._count([again])["failed"] == 1
+    assert report._step_size(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
+
+
+def test_bars_tell_a_run_that_diverged_from_one_that_is_missing(tmp_path):
+    curves = [{"label": "α = 1", "diverged": True, "test": []}, {"label": "α = 0.1", "diverged": False, "test": []},
+              {"label": "α = 0.01", "diverged": False, "test": [[92.0, 93.0]]}]  # fmt: skip
+    figure = figures.draw({"kind": "steps", "title": "", "panels": [{"name": "SGDM", "curves": curves}]})
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == ["diverged", "no run"]
+    assert axes.get_ylim()[0] == 0
+    assert [bar.get_height() for bar in axes.patches] == [0, 0, 93.0]
+
+
 def test_tune_reports_its_winner(tmp_path):
     arguments = ["--optimizer", "adagrad", "--optimizer", "adabound", "--hidden", "4", "--epochs", "1",
                  "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
