@@ -14,7 +14,7 @@ import study_cases as cases
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab import figures, recipes, report, reproduce, theorems
+from dynabound.lab import figures, recipes, report, reproduce, schedule, theorems
 from dynabound.lab.engine import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import REFERENCE, STUDIES, WORKLOADS, choose
@@ -152,6 +152,43 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     assert engine.ran[:5] == grid
     assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
+
+
+def damage(run):
+    (run.folder / "metrics.jsonl").write_text("{")
+    for checkpoint in run.folder.glob("checkpoint-*"):
+        checkpoint.unlink()
+
+
+def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypatch, tmp_path):
+    row = next(row for row in tiny.rows if row.optimizer == "adagrad")
+    study = replace(tiny, rows=(row,), seeds={"demo": 1})
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    store = Store(tmp_path / "runs")
+    cases.complete([study], store, cases.InProcess())
+    before = cases.numbers(store)
+    (broken,) = [run for run in store.runs() if run.spec().lr == GRIDS["adagrad"].lrs[1]]
+    damage(broken)
+    assert losses(store)(broken.spec()) == float("inf")
+    assert losses(store, ())(broken.spec()) is None
+    assert report.write(report.build([tiny], "demo", tmp_path), tmp_path).is_file()
+    assert schedule.plan([study], "demo", store, [1], 1e12)["runs"] == 1
+    states = {planned.spec.name: planned.state for planned in reproduce.plan([study], "demo", store)}
+    assert [name for name, state in states.items() if state != "finished"] == [broken.name]
+    engine = cases.InProcess()
+    cases.complete([study], store, engine)
+    assert [spec.name for spec in engine.ran] == [broken.name]
+    assert cases.numbers(store) == before
+
+
+def test_a_damaged_run_of_a_curve_is_reported_with_the_remedy(tiny, done, tmp_path):
+    shutil.copytree(done, tmp_path / "copy")
+    broken = Store(tmp_path / "copy" / "runs").runs()[0]
+    damage(broken)
+    (study,) = report.build([tiny], "demo", tmp_path / "copy")["studies"]
+    (failure,) = study["failures"]
+    assert (failure["run"], failure["state"]) == (broken.name, "failed")
+    assert f"dynabound runs remove {broken.name}" in failure["error"]
 
 
 def test_the_data_behind_the_figure(tiny, done):
@@ -304,6 +341,17 @@ def test_theory_is_read_not_played_again(tmp_path):
     assert study["verdict"] == "not reproduced", "Theorem 4 is false as stated"
     assert [figure["name"] for figure in study["figures"]] == ["counterexample"]
     assert len(study["failures"]) == 4
+    (tmp_path / "theory" / "counterexample.svg").unlink()
+    built = report.build([STUDIES["theory"]], "demo", tmp_path)
+    assert len(built["studies"][0]["failures"]) == 5
+    assert report.write(built, tmp_path).is_file()
+    assert "counterexample" in theorems.missing(tmp_path / "theory")
+
+
+def test_theory_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match="file: cannot be written .*; give another --out"):
+        theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():
