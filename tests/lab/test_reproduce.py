@@ -277,11 +277,21 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     assert "--out" in result.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_told():
-    with tempfile.TemporaryDirectory() as locked:  # pytest's own folders would not even let nobody look
-        Path(locked).chmod(0o555)
-        assert worker.run(cases.check_as_nobody, locked) == 3
-        assert not list(Path(locked).iterdir())
+@pytest.mark.parametrize("locked", [".", "runs", "theory"])
+def test_a_folder_that_cannot_be_written_is_told(locked):
+    with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
+        Path(out).chmod(0o777)
+        (Path(out) / locked).mkdir(exist_ok=True)
+        (Path(out) / locked).chmod(0o555)
+        assert worker.run(cases.check_as_nobody, out) == 3
+        assert not list((Path(out) / locked).iterdir())
+
+
+@pytest.mark.parametrize("name", ["runs", "theory"])
+def test_a_file_in_the_place_of_a_folder_is_told(name, tmp_path):
+    (tmp_path / name).write_text("")
+    with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
+        reproduce.check([], tmp_path, None)
 
 
 def test_dry_run_tells_and_runs_nothing(tmp_path):

@@ -107,13 +107,14 @@ def tuning(specs: Sequence[RunSpec], seeds: int) -> Callable[[Loss], list[RunSpe
 
 
 def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
-    """Raise LabError, before anything is run, if the folder cannot be written or a data set is not there."""
+    """Raise LabError, before anything is run, if a folder cannot be written or a data set is not there."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise LabError(f"{out}: cannot be written; give another --out, or make it writable")
+    for folder in (out, out / "runs", out / "theory"):
+        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")
     missing = [
         task
         for task in dict.fromkeys(spec.task for spec in specs)
