@@ -364,6 +364,25 @@ def test_theory_that_cannot_be_written_is_told(tmp_path):
         theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "during"),
+    [
+        (["reproduce", "theory"], (theorems, "play")),
+        (["reproduce", "mnist"], (report, "write")),
+        (["report", "mnist"], (report, "write")),
+    ],
+)
+def test_an_interrupted_command_says_how_to_go_on(arguments, during, tiny, done, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    shutil.copytree(done, tmp_path / "copy")
+    monkeypatch.setattr(*during, interrupt)
+    result = run(*arguments, "--out", str(tmp_path / "copy"))
+    assert result.exit_code == 130
+    assert "interrupted; the same command goes on from here" in result.stderr
+
+
 def test_every_workload_has_a_task_and_every_name_is_known():
     assert {fields["task"] for scale in SCALES for fields in WORKLOADS[scale].values()} <= set(TASKS)
     with pytest.raises(LabError, match="study='x'"):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,6 +49,17 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@contextmanager
+def _faults_told() -> Iterator[None]:
+    """What the user can repair is told in a line, and so is Ctrl-C, whatever it interrupts."""
+    try:
+        with _one_line_errors():
+            yield
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; the same command goes on from here", err=True)
+        sys.exit(130)
+
+
 def reproduce(
     studies: Names = None,
     scale: Scale = "demo",
@@ -67,7 +79,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run every experiment of the paper, or some, and write the report. Interrupt it at will: run again, it goes on."""
-    with _one_line_errors():
+    with _faults_told():
         chosen = choose(studies or [], scale)
         place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device)
         store = Store(out / "runs")
@@ -123,13 +135,9 @@ def _engine(
 
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` wants; how many runs failed."""
-    try:
-        with place as engine, board(engine.jobs, quiet) as shown:
-            runs.complete(source, store, engine, shown.begin, shown.listen)
-            return shown.failed
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; the same command goes on from here", err=True)
-        sys.exit(130)
+    with place as engine, board(engine.jobs, quiet) as shown:
+        runs.complete(source, store, engine, shown.begin, shown.listen)
+        return shown.failed
 
 
 def _play_theory(folder: Path, quiet: bool) -> None:
@@ -153,7 +161,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write the report of the runs that are stored, without running any."""
-    with _one_line_errors():
+    with _faults_told():
         chosen = choose(studies or [], scale)
         _report([study.name for study in chosen], scale, out, as_json)
 
@@ -277,7 +285,7 @@ def tune(
 ) -> None:
     """Search for step sizes as the paper does: five points, more at an edge, the lowest final training loss wins."""
     given = {k: v for k, v in locals().items() if k in RunSpec.__dataclass_fields__ and v is not None}
-    with _one_line_errors():
+    with _faults_told():
         specs = [RunSpec(**given, optimizer=name) for name in optimizers or GRIDS]
         store = Store(out / "runs")
         modules = [spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer]
