@@ -249,6 +249,7 @@ def first_loss(spec, folder):
         (["reproduce", "mnits"], "did you mean mnist?"),
         (["reproduce", "--scale", "huge"], "scale='huge': must be one of demo, laptop, paper"),
         (["report", "nothing"], "study='nothing'"),
+        (["report"], "new: has no runs; run: dynabound reproduce --out "),
         (["tune", "digits", "--optimizer", "adma"], "optimizer='adma'"),
     ],
 )

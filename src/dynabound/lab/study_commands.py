@@ -163,6 +163,8 @@ def report(
     """Write the report of the runs that are stored, without running any."""
     with _faults_told():
         chosen = choose(studies or [], scale)
+        if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
+            raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
         _report([study.name for study in chosen], scale, out, as_json)
 
 
