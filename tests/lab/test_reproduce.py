@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import lab_worker as worker
+import numpy as np
 import pytest
 import study_cases as cases
 from typer.testing import CliRunner
@@ -21,7 +22,7 @@ from dynabound.lab.recipes import REFERENCE, STUDIES, WORKLOADS, choose
 from dynabound.lab.results import curves, losses
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
-from dynabound.lab.tune import GRIDS, search
+from dynabound.lab.tune import GRIDS, Grid, search
 
 
 def run(*arguments):
@@ -337,8 +338,49 @@ def test_tune_reports_its_winner(tmp_path):
     told = json.loads(result.stdout)
     best = min(told["adagrad"]["tried"], key=lambda row: row["train_loss"])
     assert told["adagrad"]["best"]["lr"] == best["lr"]
-    assert told["adabound"] == {"best": told["adabound"]["best"], "tried": []}
+    assert {row["state"] for row in told["adagrad"]["tried"]} == {"finished"}
+    assert told["adabound"]["tried"] == []
+    assert (told["adabound"]["test"]["states"], told["adabound"]["test"]["std"]) == (["finished"], None)
     assert "keeps its defaults" in run("tune", "digits", *arguments).stdout
+
+
+def test_tune_tells_the_spread_of_the_winners_seeds(tmp_path):
+    arguments = ["--optimizer", "adagrad", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
+                 "--seeds", "3", "--out", str(tmp_path)]  # fmt: skip
+    told = json.loads(run("tune", "digits", *arguments, "--json").stdout)["adagrad"]
+    seeds = [r for r in Store(tmp_path / "runs").runs() if r.spec().lr == told["best"]["lr"]]
+    final = [100 * r.metrics()[-1]["test_accuracy"] for r in seeds]
+    mean, std = np.mean(final), np.std(final, ddof=1)
+    assert len(final) == 3
+    assert told["test"]["metric"] == "accuracy (%)"
+    assert (told["test"]["mean"], told["test"]["std"]) == pytest.approx((mean, std))
+    assert f"3 of 3 seeds: {mean:.2f} ± {std:.2f} (mean ± standard deviation)" in run("tune", "digits", *arguments).stdout
+
+
+def test_tune_tells_which_runs_failed_and_exits_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "deadly:Raises", Grid((0.01, 0.1, 1.0)))
+    arguments = ["--optimizer", "deadly:Raises", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
+                 "--out", str(tmp_path)]  # fmt: skip
+    result = run("tune", "digits", *arguments, "--json")
+    assert result.exit_code == 1
+    assert "3 runs failed; the same command tries them again" in result.stderr
+    told = json.loads(result.stdout)["deadly:Raises"]
+    assert [(row["state"], row["train_loss"]) for row in told["tried"]] == [("failed", None)] * 3
+    assert (told["best"], told["test"]) == (None, None)
+    assert len(Store(tmp_path / "runs").runs()) == 3, "there is no winner to be run again"
+    shown = run("tune", "digits", *arguments).stdout
+    assert shown.count("failed: RuntimeError: <b>no</b> & never") == 3
+    assert "has no winner" in shown
+
+
+def test_tune_tells_which_runs_diverged(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "sgd", Grid((0.001, 0.01, 1e30)))
+    arguments = ["--optimizer", "sgd", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
+                 "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
+    result = run("tune", "digits", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "lr 1e+30 seed 0" in result.stdout
+    assert result.stdout.count("diverged") == 1
 
 
 def test_theory_is_read_not_played_again(tmp_path):

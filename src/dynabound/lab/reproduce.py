@@ -100,7 +100,7 @@ def tuning(specs: Sequence[RunSpec], seeds: int) -> Callable[[Loss], list[RunSpe
         runs: list[RunSpec] = []
         for spec in specs:
             found = search(spec, loss)
-            runs += found.wanted or seeded(found.best or spec, seeds)
+            runs += found.wanted or (seeded(found.best, seeds) if found.best else [])
         return runs
 
     return source

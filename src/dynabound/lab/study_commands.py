@@ -21,11 +21,11 @@ from dynabound.lab.commands import DataDir, Json, _one_line_errors
 from dynabound.lab.engine import LocalEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.ray_engine import RayEngine
-from dynabound.lab.recipes import STUDIES, choose
-from dynabound.lab.results import losses
+from dynabound.lab.recipes import STUDIES, choose, seeded
+from dynabound.lab.results import losses, mean, read, spread
 from dynabound.lab.spec import SCALES, TASKS, RunSpec
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.tune import GRIDS, Loss, search
+from dynabound.lab.tune import GRIDS, Loss, Search, search
 
 __all__ = ["register"]
 
@@ -293,16 +293,50 @@ def tune(
         modules = [spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer]
         place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device, modules)
         runs.check(specs if engine == "local" else (), out, data_dir)
-        _run(runs.tuning(specs, seeds), store, place, as_json)
+        failed = _run(runs.tuning(specs, seeds), store, place, as_json)
         found = {spec.optimizer: search(spec, losses(store)) for spec in specs}
-    if as_json:
-        typer.echo(json.dumps({name: {"best": s.best and s.best.to_dict(), "tried": [
-            {"lr": spec.lr, "opt": spec.options, "train_loss": loss if loss < float("inf") else None}
-            for spec, loss in s.tried]} for name, s in found.items()}))  # fmt: skip
+        if as_json:
+            typer.echo(json.dumps({name: _found(result, store, seeds) for name, result in found.items()}))
+        else:
+            for name, result in found.items():
+                _print_found(name, result, _found(result, store, seeds))
+    if failed:
+        typer.echo(f"{failed} runs failed; the same command tries them again", err=True)
+        raise typer.Exit(1)
+
+
+def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
+    """What a search tried, and how the winner's seeds ended, as JSON has it."""
+    best, tried = result.best, [(read(store, spec), loss) for spec, loss in result.tried]
+    winner = [read(store, spec) for spec in seeded(best, seeds)] if best else []
+    final = [run.series("test")[-1] for run in winner if run.state == "finished"]
+    return {
+        "best": best and best.to_dict(),
+        "test": best and {
+            "metric": "perplexity" if best.text else "accuracy (%)",
+            "mean": mean(final) if final else None,
+            "std": spread(final) if len(final) > 1 else None,
+            "states": [run.state for run in winner],
+        },
+        "tried": [{"lr": run.spec.lr, "opt": run.spec.options, "state": run.state, "error": run.error,
+                   "train_loss": loss if run.state == "finished" else None} for run, loss in tried],
+    }  # fmt: skip
+
+
+def _print_found(name: str, result: Search, told: dict[str, Any]) -> None:
+    rows = zip(result.tried, told["tried"], strict=True)
+    for (spec, loss), run in sorted(rows, key=lambda row: row[0][1]):
+        error = run["error"].strip().rpartition("\n")[-1]  # a traceback ends with what happened
+        state = f"train loss {loss:10.5g}" if run["state"] == "finished" else run["state"]
+        mark = " best" if spec == result.best else f": {error}" if error else ""
+        typer.echo(f"{name:10} {describe(spec):60} {state}{mark}")
+    if not result.tried:
+        typer.echo(f"{name:10} has no grid: it keeps its defaults")
+    test = told["test"]
+    if test is None:
+        typer.echo(f"{name:10} has no winner: no run came to its end")
         return
-    for name, result in found.items():
-        for spec, loss in sorted(result.tried, key=lambda pair: pair[1]):
-            mark = "best" if spec == result.best else ""
-            typer.echo(f"{name:10} {describe(spec):60} train loss {loss:10.5g} {mark}")
-        if not result.tried:
-            typer.echo(f"{name:10} has no grid: it keeps its defaults")
+    ended = test["states"].count("finished")
+    value = "none" if test["mean"] is None else f"{test['mean']:.2f}"
+    value += "" if test["std"] is None else f" ± {test['std']:.2f} (mean ± standard deviation)"
+    typer.echo(f"{name:10} final test {test['metric']}, {ended} of {len(test['states'])} seeds: {value}")
