@@ -15,7 +15,7 @@ import study_cases as cases
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab import figures, recipes, report, reproduce, schedule, theorems
+from dynabound.lab import estimate, figures, recipes, report, reproduce, schedule, theorems
 from dynabound.lab.engine import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import REFERENCE, STUDIES, WORKLOADS, choose
@@ -303,7 +303,24 @@ def test_dry_run_tells_and_runs_nothing(tmp_path):
     assert len(listed) == searches + 4 * 2 + 2 * 3 + 3
     assert {row["state"] for row in listed} == {"new"}
     assert not (tmp_path / "out").exists()
-    assert "runs to do" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+    assert "a search may ask for more" in run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out")).stdout
+    assert "24 runs to do of 24\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+
+
+def test_dry_run_tells_what_theory_is_to_be_played(tmp_path):
+    arguments = ["reproduce", "theory", "--dry-run", "--out", str(tmp_path)]
+    assert "theorem-1, theorem-2, theorem-3, regret, counterexample: to be played" in run(*arguments).stdout
+    assert json.loads(run(*arguments, "--json").stdout)["theory"] == list(theorems.NAMES)
+    theorems.play("counterexample", tmp_path / "theory", lambda done, total: None)
+    assert json.loads(run(*arguments, "--json").stdout)["theory"] == list(theorems.NAMES)[:-1]
+    without = run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path))
+    assert "theor" not in without.stdout
+
+
+def test_dry_run_at_paper_scale_tells_what_it_assumes(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "_step_seconds", lambda spec: 1.0)
+    told = run("reproduce", "mnist", "--scale", "paper", "--dry-run", "--out", str(tmp_path)).stdout
+    assert "at an assumed 10 TFLOP/s and 1 ms per step at least" in told
 
 
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
@@ -354,7 +371,9 @@ def test_tune_tells_the_spread_of_the_winners_seeds(tmp_path):
     assert len(final) == 3
     assert told["test"]["metric"] == "accuracy (%)"
     assert (told["test"]["mean"], told["test"]["std"]) == pytest.approx((mean, std))
-    assert f"3 of 3 seeds: {mean:.2f} ± {std:.2f} (mean ± standard deviation)" in run("tune", "digits", *arguments).stdout
+    assert (
+        f"3 of 3 seeds: {mean:.2f} ± {std:.2f} (mean ± standard deviation)" in run("tune", "digits", *arguments).stdout
+    )
 
 
 def test_tune_tells_which_runs_failed_and_exits_with_an_error(tmp_path, monkeypatch):
@@ -403,7 +422,7 @@ def test_theory_is_read_not_played_again(tmp_path):
 
 def test_theory_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LabError, match="file: cannot be written .*; give another --out"):
+    with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
         theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
 
 

@@ -87,7 +87,8 @@ def reproduce(
             _plan(schedule.plan(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
             return
         if dry_run:
-            _dry_run(runs.plan(chosen, scale, store), scale, as_json)
+            unplayed = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
+            _dry_run(runs.plan(chosen, scale, store), unplayed, scale, as_json)
             return
         specs = [row.spec(scale) for study in chosen for row in study.rows]
         runs.check(specs if engine == "local" else (), out, data_dir)  # a node fetches what it does not find
@@ -188,23 +189,28 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
     typer.echo(f"the report: {path}")
 
 
-def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
+def _dry_run(planned: list[runs.Planned], unplayed: list[str] | None, scale: str, as_json: bool) -> None:
+    """Tell what would be run and played; ``unplayed`` is None if no demonstration is asked for."""
     from dynabound.lab import estimate
 
-    costs = []
+    left, costs = [run for run in planned if run.state not in ENDED], []
     if scale == "paper":
-        todo = [run.spec for run in planned if run.state not in ENDED]
-        costs = estimate.estimate(todo, lambda name: typer.echo(f"measuring a step of {name}", err=True))
+        costs = estimate.estimate(
+            [run.spec for run in left], lambda name: typer.echo(f"measuring steps of {name}", err=True)
+        )
     if as_json:
         listed = [{"study": p.study, "label": p.label, "run": p.spec.name, "state": p.state, "note": p.note,
                    "spec": p.spec.to_dict()} for p in planned]  # fmt: skip
         cost = [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]
-        typer.echo(json.dumps({"runs": listed, "costs": cost}))
+        typer.echo(json.dumps({"runs": listed, "theory": unplayed, "costs": cost}))
         return
     for p in planned:
         typer.echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
-    left = len({p.spec.name for p in planned if p.state not in ENDED})
-    typer.echo(f"{left} runs to do of {len({p.spec.name for p in planned})}; a search may ask for more")
+    if unplayed is not None:
+        todo = f"{', '.join(unplayed)}: to be played; all five take some 30 s" if unplayed else "all played"
+        typer.echo(f"{'theory':16} {'new' if unplayed else 'finished':9} {todo}")
+    more = "; a search may ask for more at its edges" if any(p.note == "search" for p in left) else ""
+    typer.echo(f"{len({p.spec.name for p in left})} runs to do of {len({p.spec.name for p in planned})}{more}")
     for c in costs:
         typer.echo(
             f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
@@ -214,7 +220,8 @@ def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
         flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
         typer.echo(
             f"in all {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
-            f"{estimate.GPU_FLOPS / 1e12:g} TFLOP/s, {sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
+            f"{estimate.GPU_FLOPS / 1e12:g} TFLOP/s and {1e3 * estimate.STEP_SECONDS:g} ms per step at least, "
+            f"{sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
         )
 
 

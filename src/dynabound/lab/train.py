@@ -66,10 +66,9 @@ def train(
     progress: Callable[[Progress], None] | None = None,
     stop: Callable[[], bool] | None = None,
 ) -> Result:
-    """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read,
-    unless its metrics are lost: then it is trained again.
+    """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read.
 
-    Metrics do not depend on when, how often and by what the run was interrupted. Everything that can be checked is
+    One that has lost its metrics is trained again. Metrics do not depend on when, how often and by what the run was interrupted. Everything that can be checked is
     checked before the first write. The caller's random state is left as it was.
 
     Args:
