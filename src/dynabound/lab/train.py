@@ -68,8 +68,9 @@ def train(
 ) -> Result:
     """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read.
 
-    One that has lost its metrics is trained again. Metrics do not depend on when, how often and by what the run was interrupted. Everything that can be checked is
-    checked before the first write. The caller's random state is left as it was.
+    One that has lost its metrics is trained again. Metrics do not depend on when, how often and by what the run was
+    interrupted. Everything that can be checked is checked before the first write. The caller's random state is left as
+    it was.
 
     Args:
         spec: what to train.
