@@ -12,6 +12,7 @@ import lab_worker as worker
 import numpy as np
 import pytest
 import study_cases as cases
+from typer.main import get_command
 from typer.testing import CliRunner
 
 from dynabound.cli import app
@@ -260,6 +261,12 @@ def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
     assert expected in result.stderr
     assert result.stderr.count("\n") == 1
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "reproduce", "report"])
+def test_every_option_says_what_it_is_for(command):
+    silent = [option.name for option in get_command(app).commands[command].params if not option.help]
+    assert silent == []
 
 
 def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):

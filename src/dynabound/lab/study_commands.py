@@ -17,7 +17,21 @@ from rich.table import Table
 from dynabound.lab import reproduce as runs
 from dynabound.lab import schedule, theorems
 from dynabound.lab.board import board, describe
-from dynabound.lab.commands import DataDir, Json, _one_line_errors
+from dynabound.lab.commands import (
+    BatchSize,
+    DataDir,
+    DecayAfter,
+    Epochs,
+    Examples,
+    Hidden,
+    Json,
+    Layers,
+    Model,
+    ScaleLabel,
+    WeightDecay,
+    Width,
+    _one_line_errors,
+)
 from dynabound.lab.engine import LocalEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.ray_engine import RayEngine
@@ -270,17 +284,17 @@ def tune(
     optimizers: Annotated[
         list[str] | None, typer.Option("--optimizer", help=f"Repeatable; default: {', '.join(GRIDS)}.")
     ] = None,
-    model: Annotated[str | None, typer.Option()] = None,
-    width: Annotated[float | None, typer.Option()] = None,
-    hidden: Annotated[int | None, typer.Option()] = None,
-    layers: Annotated[int | None, typer.Option()] = None,
-    batch_size: Annotated[int | None, typer.Option()] = None,
-    epochs: Annotated[int | None, typer.Option()] = None,
-    decay_after: Annotated[int | None, typer.Option(help="Divide lr by 10 after this epoch.")] = None,
-    weight_decay: Annotated[float | None, typer.Option()] = None,
-    examples: Annotated[int | None, typer.Option(help="Train on the first so many only.")] = None,
+    model: Model = None,
+    width: Width = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
+    decay_after: DecayAfter = None,
+    weight_decay: WeightDecay = None,
+    examples: Examples = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of the winner.")] = 3,
-    scale: Annotated[str | None, typer.Option(help=f"Label: {', '.join(SCALES)}.")] = None,
+    scale: ScaleLabel = None,
     jobs: Jobs = None,
     engine: Where = "local",
     address: Address = None,
