@@ -98,7 +98,7 @@ def reproduce_and_die(out: str, after: int) -> None:
 
 
 def check_as_nobody(out: str) -> None:
-    """Exit with 3 if the folder cannot be written to and the error says so."""
+    """Exit with 3 if the folder, or one in it, cannot be written to and the error says so."""
     if os.getuid() == 0:
         os.setuid(65534)
     try:

@@ -1,6 +1,7 @@
 """What runs cost: against arithmetic by hand, against torch's own counter on a real step, against real files."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -106,6 +107,27 @@ def test_the_size_of_rates(tmp_path):
     metrics = train(spec, Store(tmp_path)).run.folder / "metrics.jsonl"
     told = (estimate.size(spec) - estimate.size(replace(spec, rates=False))) / 2
     assert told == pytest.approx(metrics.stat().st_size, rel=0.2)
+
+
+def test_a_step_that_was_disturbed_does_not_count(monkeypatch):
+    """The first step warms up, the third waits for someone else: the median of 2, 50 and 3 s is told."""
+    now = [0.0]
+
+    class Timed:
+        def __init__(self, *_):
+            pass
+
+        def train_epoch(self):
+            for seconds in (100.0, 2.0, 50.0, 3.0):
+                now[0] += seconds
+                yield
+
+    monkeypatch.setattr(estimate, "Training", Timed)
+    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    spec = paper("cifar10", "resnet34")
+    (cost,) = estimate.estimate([spec])
+    counted = estimate.count(estimate.kind(spec))
+    assert cost.seconds == pytest.approx(200 * (counted.steps + counted.evaluated) * 3.0 * 128 / 16)
 
 
 def test_a_step_takes_at_least_its_time():

@@ -14,7 +14,7 @@ import study_cases as cases
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab import figures, recipes, report, reproduce, theorems
+from dynabound.lab import figures, recipes, report, reproduce, schedule, theorems
 from dynabound.lab.engine import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import REFERENCE, STUDIES, WORKLOADS, choose
@@ -154,6 +154,43 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
 
 
+def damage(run):
+    (run.folder / "metrics.jsonl").write_text("{")
+    for checkpoint in run.folder.glob("checkpoint-*"):
+        checkpoint.unlink()
+
+
+def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypatch, tmp_path):
+    row = next(row for row in tiny.rows if row.optimizer == "adagrad")
+    study = replace(tiny, rows=(row,), seeds={"demo": 1})
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    store = Store(tmp_path / "runs")
+    cases.complete([study], store, cases.InProcess())
+    before = cases.numbers(store)
+    (broken,) = [run for run in store.runs() if run.spec().lr == GRIDS["adagrad"].lrs[1]]
+    damage(broken)
+    assert losses(store)(broken.spec()) == float("inf")
+    assert losses(store, ())(broken.spec()) is None
+    assert report.write(report.build([tiny], "demo", tmp_path), tmp_path).is_file()
+    assert schedule.plan([study], "demo", store, [1], 1e12)["runs"] == 1
+    states = {planned.spec.name: planned.state for planned in reproduce.plan([study], "demo", store)}
+    assert [name for name, state in states.items() if state != "finished"] == [broken.name]
+    engine = cases.InProcess()
+    cases.complete([study], store, engine)
+    assert [spec.name for spec in engine.ran] == [broken.name]
+    assert cases.numbers(store) == before
+
+
+def test_a_damaged_run_of_a_curve_is_reported_with_the_remedy(tiny, done, tmp_path):
+    shutil.copytree(done, tmp_path / "copy")
+    broken = Store(tmp_path / "copy" / "runs").runs()[0]
+    damage(broken)
+    (study,) = report.build([tiny], "demo", tmp_path / "copy")["studies"]
+    (failure,) = study["failures"]
+    assert (failure["run"], failure["state"]) == (broken.name, "failed")
+    assert f"dynabound runs remove {broken.name}" in failure["error"]
+
+
 def test_the_data_behind_the_figure(tiny, done):
     built = report.build([tiny], "demo", done)
     (study,) = built["studies"]
@@ -214,6 +251,7 @@ def first_loss(spec, folder):
         (["reproduce", "mnits"], "did you mean mnist?"),
         (["reproduce", "--scale", "huge"], "scale='huge': must be one of demo, laptop, paper"),
         (["report", "nothing"], "study='nothing'"),
+        (["report"], "new: has no runs; run: dynabound reproduce --out "),
         (["tune", "digits", "--optimizer", "adma"], "optimizer='adma'"),
     ],
 )
@@ -242,21 +280,21 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     assert "--out" in result.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_told():
-    with tempfile.TemporaryDirectory() as locked:  # pytest's own folders would not even let nobody look
-        Path(locked).chmod(0o555)
-        assert worker.run(cases.check_as_nobody, locked) == 3
-        assert not list(Path(locked).iterdir())
+@pytest.mark.parametrize("locked", [".", "runs", "theory"])
+def test_a_folder_that_cannot_be_written_is_told(locked):
+    with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
+        Path(out).chmod(0o777)
+        (Path(out) / locked).mkdir(exist_ok=True)
+        (Path(out) / locked).chmod(0o555)
+        assert worker.run(cases.check_as_nobody, out) == 3
+        assert not list((Path(out) / locked).iterdir())
 
 
-def test_dry_run_tells_and_runs_nothing(tmp_path):
-    result = run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out"), "--json")
-    listed = json.loads(result.stdout)["runs"]
-    searches = sum(len(grid.lrs) * len(grid.options) for name, grid in GRIDS.items() if name != "sgd")
-    assert len(listed) == searches + 4 * 2 + 2 * 3 + 3
-    assert {row["state"] for row in listed} == {"new"}
-    assert not (tmp_path / "out").exists()
-    assert "runs to do" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+@pytest.mark.parametrize("name", ["runs", "theory"])
+def test_a_file_in_the_place_of_a_folder_is_told(name, tmp_path):
+    (tmp_path / name).write_text("")
+    with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
+        reproduce.check([], tmp_path, None)
 
 
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
@@ -311,18 +349,6 @@ def test_bars_tell_a_run_that_diverged_from_one_that_is_missing(tmp_path):
     assert [bar.get_height() for bar in axes.patches] == [0, 0, 93.0]
 
 
-def test_tune_reports_its_winner(tmp_path):
-    arguments = ["--optimizer", "adagrad", "--optimizer", "adabound", "--hidden", "4", "--epochs", "1",
-                 "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
-    result = run("tune", "digits", *arguments, "--json")
-    assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    best = min(told["adagrad"]["tried"], key=lambda row: row["train_loss"])
-    assert told["adagrad"]["best"]["lr"] == best["lr"]
-    assert told["adabound"] == {"best": told["adabound"]["best"], "tried": []}
-    assert "keeps its defaults" in run("tune", "digits", *arguments).stdout
-
-
 def test_theory_is_read_not_played_again(tmp_path):
     assert theorems.missing(tmp_path) == list(theorems.NAMES)
     theorems.play("counterexample", tmp_path, lambda done, total: None)
@@ -334,6 +360,36 @@ def test_theory_is_read_not_played_again(tmp_path):
     assert study["verdict"] == "not reproduced", "Theorem 4 is false as stated"
     assert [figure["name"] for figure in study["figures"]] == ["counterexample"]
     assert len(study["failures"]) == 4
+    (tmp_path / "theory" / "counterexample.svg").unlink()
+    built = report.build([STUDIES["theory"]], "demo", tmp_path)
+    assert len(built["studies"][0]["failures"]) == 5
+    assert report.write(built, tmp_path).is_file()
+    assert "counterexample" in theorems.missing(tmp_path / "theory")
+
+
+def test_theory_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
+        theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "during"),
+    [
+        (["reproduce", "theory"], (theorems, "play")),
+        (["reproduce", "mnist"], (report, "write")),
+        (["report", "mnist"], (report, "write")),
+    ],
+)
+def test_an_interrupted_command_says_how_to_go_on(arguments, during, tiny, done, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    shutil.copytree(done, tmp_path / "copy")
+    monkeypatch.setattr(*during, interrupt)
+    result = run(*arguments, "--out", str(tmp_path / "copy"))
+    assert result.exit_code == 130
+    assert "interrupted; the same command goes on from here" in result.stderr
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():

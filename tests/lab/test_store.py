@@ -80,7 +80,9 @@ def test_truncated_metrics_of_a_finished_run_come_from_its_checkpoint(tmp_path, 
     for checkpoint_path in result.run.folder.glob("checkpoint-*.pt"):
         checkpoint_path.unlink()
     with pytest.raises(StoreError, match=f"metrics.jsonl: is damaged.*dynabound runs remove {SPEC.name}"):
-        train(SPEC, Store(tmp_path))
+        result.run.metrics()
+    assert numbers(train(SPEC, Store(tmp_path)).metrics) == numbers(result.metrics), "not trained again"
+    assert numbers(result.run.metrics()) == numbers(result.metrics)
 
 
 def test_two_processes_never_train_the_same_run(tmp_path):

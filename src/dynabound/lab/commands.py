@@ -35,6 +35,16 @@ _JSON = typer.Option("--json", help="Print JSON.")
 Out = Annotated[Path, _OUT]
 DataDir = Annotated[Path | None, _DATA_DIR]
 Json = Annotated[bool, _JSON]
+Model = Annotated[str | None, typer.Option(help=f"{', '.join(MODELS)}.")]
+Width = Annotated[float | None, typer.Option(help="Of resnet34, densenet121; 1 is the paper's.")]
+Hidden = Annotated[int | None, typer.Option(help="Units of perceptron, lstm.")]
+Layers = Annotated[int | None, typer.Option(help="Of lstm.")]
+BatchSize = Annotated[int | None, typer.Option(help="Images, or columns of text, of a step.")]
+Epochs = Annotated[int | None, typer.Option(help="Passes through the training data; default: 10.")]
+DecayAfter = Annotated[int | None, typer.Option(help="Divide lr by 10 after this epoch.")]
+WeightDecay = Annotated[float | None, typer.Option(help="As the optimizer has it; default: the task's.")]
+Examples = Annotated[int | None, typer.Option(help="Train on the first so many only.")]
+ScaleLabel = Annotated[str | None, typer.Option(help=f"Label: {', '.join(SCALES)}.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -88,25 +98,25 @@ def _option(text: str) -> tuple[str, Any]:
 
 def train(
     task: Annotated[str | None, typer.Argument(help=f"What to learn: {', '.join(TASKS)}.")] = None,
-    model: Annotated[str | None, typer.Option(help=f"{', '.join(MODELS)}.")] = None,
-    width: Annotated[float | None, typer.Option(help="Of resnet34, densenet121; 1 is the paper's.")] = None,
-    hidden: Annotated[int | None, typer.Option(help="Units of perceptron, lstm.")] = None,
-    layers: Annotated[int | None, typer.Option(help="Of lstm.")] = None,
+    model: Model = None,
+    width: Width = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
     dropout: Annotated[float | None, typer.Option(help="Of lstm.")] = None,
     bptt: Annotated[int | None, typer.Option(help="Words that the lstm's gradient reaches back.")] = None,
     clip: Annotated[float | None, typer.Option(help="Largest gradient norm of lstm; 0: any.")] = None,
     optimizer: Annotated[str | None, typer.Option(help="A name, or module:Class.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
     opt: Annotated[list[str] | None, typer.Option(help="Optimizer argument key=value, repeatable.")] = None,
-    batch_size: Annotated[int | None, typer.Option()] = None,
-    epochs: Annotated[int | None, typer.Option()] = None,
-    decay_after: Annotated[int | None, typer.Option(help="Divide lr by 10 after this epoch.")] = None,
-    weight_decay: Annotated[float | None, typer.Option()] = None,
-    seed: Annotated[int | None, typer.Option()] = None,
-    examples: Annotated[int | None, typer.Option(help="Train on the first so many only.")] = None,
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
+    decay_after: DecayAfter = None,
+    weight_decay: WeightDecay = None,
+    seed: Annotated[int | None, typer.Option(help="Of all that is random; default: 0.")] = None,
+    examples: Examples = None,
     precision: Annotated[str | None, typer.Option(help=f"{', '.join(PRECISIONS)}.")] = None,
     rates: Annotated[bool | None, typer.Option("--rates", help="Tell every layer's learning rates.")] = None,
-    scale: Annotated[str | None, typer.Option(help=f"Label: {', '.join(SCALES)}.")] = None,
+    scale: ScaleLabel = None,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Go on with a stored run.")] = None,
     data_dir: DataDir = None,
     out: Out = Path("runs"),

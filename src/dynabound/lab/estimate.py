@@ -5,6 +5,8 @@ Neither the data sets nor a GPU are needed: a network on torch's meta device has
 
 from __future__ import annotations
 
+import itertools
+import statistics
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -29,6 +31,7 @@ STEP_SECONDS = 1e-3
 """What a step on a GPU is assumed to take at least: Python has to start its kernels, however small they are."""
 _PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
 _IMAGES = 16  # are measured, and taken for a part of a batch: a whole one of a wide network takes a CPU minutes
+_TIMED = 3  # steps
 _METRICS = 300  # bytes that an epoch's metrics take
 _RATES = 130  # bytes that a layer's rates take in them
 
@@ -82,7 +85,7 @@ def title(spec: RunSpec) -> str:
 
 
 def estimate(specs: Iterable[RunSpec], tell: Callable[[str], None] = lambda _: None) -> list[Cost]:
-    """The cost of ``specs``, each run counted once, with one measured step of each workload."""
+    """The cost of ``specs``, each run counted once, with some measured steps of each workload."""
     kinds: dict[RunSpec, list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
         kinds.setdefault(kind(spec), []).append(spec)
@@ -165,16 +168,18 @@ def _state_copies(optimizer: str) -> int:
 
 
 def _step_seconds(spec: RunSpec) -> float:
-    """Seconds of a step on this machine."""
+    """Seconds of a step on this machine, whatever else it does meanwhile: the median of some."""
     batch = int(spec.batch_size or 1)
     small = batch if spec.text else min(batch, _IMAGES)
     with torch.random.fork_rng([]):
         training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
         batches = training.train_epoch()
         next(batches)  # the first is slower
-        started = time.perf_counter()
-        next(batches)
-    return (time.perf_counter() - started) * batch / small
+        times = [time.perf_counter()]
+        for _ in range(_TIMED):
+            next(batches)
+            times.append(time.perf_counter())
+    return statistics.median(end - start for start, end in itertools.pairwise(times)) * batch / small
 
 
 def _stand_in(spec: RunSpec) -> Data:

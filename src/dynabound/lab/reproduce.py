@@ -11,7 +11,7 @@ from dynabound.lab import data as datasets
 from dynabound.lab.engine import Engine, Event
 from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import Study, seeded
-from dynabound.lab.results import gather, losses
+from dynabound.lab.results import gather, losses, read
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.tune import Loss, search
@@ -37,17 +37,13 @@ def plan(studies: Iterable[Study], scale: str, store: Store) -> list[Planned]:
         for row, found, specs in gather(study, scale, store, loss):
             label = f"{row.panel}: {row.label}"
             searched = [*(spec for spec, _ in found.tried), *found.wanted] if found else []
-            runs += [Planned(study.name, label, spec, _state(store, spec), "search") for spec in searched]
+            runs += [Planned(study.name, label, spec, read(store, spec).state, "search") for spec in searched]
             known = {spec.name for spec in searched}
             note = "" if specs else "step size not known yet"
             for spec in specs or seeded(row.spec(scale), study.seeds[scale])[1:]:
                 if spec.name not in known:
-                    runs.append(Planned(study.name, label, spec, _state(store, spec), note))
+                    runs.append(Planned(study.name, label, spec, read(store, spec).state, note))
     return runs
-
-
-def _state(store: Store, spec: RunSpec) -> str:
-    return str(store.run(spec).status()["state"])
 
 
 def wanted(studies: Iterable[Study], scale: str, store: Store, loss: Loss) -> list[RunSpec]:
@@ -78,7 +74,7 @@ def complete(
         specs = {
             spec.name: spec
             for spec in source(losses(store, over))
-            if spec.name not in asked and _state(store, spec) not in ENDED
+            if spec.name not in asked and read(store, spec).state not in ENDED
         }
         asked.update(specs)
         if specs:
@@ -104,20 +100,21 @@ def tuning(specs: Sequence[RunSpec], seeds: int) -> Callable[[Loss], list[RunSpe
         runs: list[RunSpec] = []
         for spec in specs:
             found = search(spec, loss)
-            runs += found.wanted or seeded(found.best or spec, seeds)
+            runs += found.wanted or (seeded(found.best, seeds) if found.best else [])
         return runs
 
     return source
 
 
 def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
-    """Raise LabError, before anything is run, if the folder cannot be written or a data set is not there."""
+    """Raise LabError, before anything is run, if a folder cannot be written or a data set is not there."""
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
-    if not os.access(out, os.W_OK | os.X_OK):
-        raise LabError(f"{out}: cannot be written; give another --out, or make it writable")
+    for folder in (out, out / "runs", out / "theory"):
+        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")
     missing = [
         task
         for task in dict.fromkeys(spec.task for spec in specs)

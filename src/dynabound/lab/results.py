@@ -14,7 +14,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.tune import Loss, Search, search
 
-__all__ = ["Curve", "Seed", "curves", "gather", "losses", "mean", "spread"]
+__all__ = ["Curve", "Seed", "curves", "gather", "losses", "mean", "read", "spread"]
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,11 @@ def losses(store: Store, attempted: Container[str] | None = None) -> Loss:
     """The final training losses in ``store``; a failed run counts as not run yet if ``attempted`` lacks it."""
 
     def loss(spec: RunSpec) -> float | None:
-        run = store.run(spec)
-        state = run.status()["state"]
-        if state == "finished":
-            return float(run.metrics()[-1]["train_loss"])
-        given_up = state == "failed" and (attempted is None or spec.name in attempted)
-        return math.inf if state == "diverged" or given_up else None
+        run = read(store, spec)
+        if run.state == "finished":
+            return float(run.metrics[-1]["train_loss"])
+        given_up = run.state == "failed" and (attempted is None or spec.name in attempted)
+        return math.inf if run.state == "diverged" or given_up else None
 
     return loss
 
@@ -122,13 +121,14 @@ def curves(study: Study, scale: str, store: Store) -> list[Curve]:
     result = []
     for row, found, specs in gather(study, scale, store, losses(store)):
         best = specs[0] if specs else (found and found.best) or row.spec(scale)
-        tried = [_read(store, spec) for spec, loss in found.tried if math.isinf(loss)] if found else []
+        tried = [read(store, spec) for spec, loss in found.tried if math.isinf(loss)] if found else []
         lost = tuple(seed for seed in tried if seed.state == "failed" and seed.spec not in specs)
-        result.append(Curve(row, best, tuple(_read(store, spec) for spec in specs), found, lost))
+        result.append(Curve(row, best, tuple(read(store, spec) for spec in specs), found, lost))
     return result
 
 
-def _read(store: Store, spec: RunSpec) -> Seed:
+def read(store: Store, spec: RunSpec) -> Seed:
+    """The run as it stands in ``store``; one whose metrics are lost has failed, whatever its status says."""
     run = store.run(spec)
     try:
         status = run.status()

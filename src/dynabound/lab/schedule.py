@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from dynabound.lab import estimate
+from dynabound.lab.errors import LabError
 from dynabound.lab.recipes import Study
 from dynabound.lab.reproduce import wanted
 from dynabound.lab.results import losses
@@ -161,9 +162,12 @@ def _measured(store: Store) -> dict[RunSpec, tuple[float, str]]:
     devices: dict[RunSpec, set[str]] = {}
     runs: dict[RunSpec, int] = {}
     for run in store.runs():
+        try:
+            like, metrics = estimate.kind(run.spec()), run.metrics()
+        except LabError:  # a damaged one: it will be run again
+            continue
         if run.status()["state"] == "finished":
-            like = estimate.kind(run.spec())
-            epochs.setdefault(like, []).extend(line["seconds"] for line in run.metrics())
+            epochs.setdefault(like, []).extend(line["seconds"] for line in metrics)
             devices.setdefault(like, set()).update(session["device"] for session in run.environment())
             runs[like] = runs.get(like, 0) + 1
     return {

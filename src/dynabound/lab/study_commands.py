@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,15 +17,29 @@ from rich.table import Table
 from dynabound.lab import reproduce as runs
 from dynabound.lab import schedule, theorems
 from dynabound.lab.board import board, describe
-from dynabound.lab.commands import DataDir, Json, _one_line_errors
+from dynabound.lab.commands import (
+    BatchSize,
+    DataDir,
+    DecayAfter,
+    Epochs,
+    Examples,
+    Hidden,
+    Json,
+    Layers,
+    Model,
+    ScaleLabel,
+    WeightDecay,
+    Width,
+    _one_line_errors,
+)
 from dynabound.lab.engine import LocalEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.ray_engine import RayEngine
-from dynabound.lab.recipes import STUDIES, choose
-from dynabound.lab.results import losses
+from dynabound.lab.recipes import STUDIES, choose, seeded
+from dynabound.lab.results import losses, mean, read, spread
 from dynabound.lab.spec import SCALES, TASKS, RunSpec
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.tune import GRIDS, Loss, search
+from dynabound.lab.tune import GRIDS, Loss, Search, search
 
 __all__ = ["register"]
 
@@ -48,6 +63,17 @@ def register(app: typer.Typer) -> None:
         app.command()(command)
 
 
+@contextmanager
+def _faults_told() -> Iterator[None]:
+    """What the user can repair is told in a line, and so is Ctrl-C, whatever it interrupts."""
+    try:
+        with _one_line_errors():
+            yield
+    except KeyboardInterrupt:
+        typer.echo("\ninterrupted; the same command goes on from here", err=True)
+        sys.exit(130)
+
+
 def reproduce(
     studies: Names = None,
     scale: Scale = "demo",
@@ -67,7 +93,7 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run every experiment of the paper, or some, and write the report. Interrupt it at will: run again, it goes on."""
-    with _one_line_errors():
+    with _faults_told():
         chosen = choose(studies or [], scale)
         place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device)
         store = Store(out / "runs")
@@ -75,7 +101,8 @@ def reproduce(
             _plan(schedule.plan(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
             return
         if dry_run:
-            _dry_run(runs.plan(chosen, scale, store), scale, as_json)
+            unplayed = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
+            _dry_run(runs.plan(chosen, scale, store), unplayed, scale, as_json)
             return
         specs = [row.spec(scale) for study in chosen for row in study.rows]
         runs.check(specs if engine == "local" else (), out, data_dir)  # a node fetches what it does not find
@@ -123,13 +150,9 @@ def _engine(
 
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` wants; how many runs failed."""
-    try:
-        with place as engine, board(engine.jobs, quiet) as shown:
-            runs.complete(source, store, engine, shown.begin, shown.listen)
-            return shown.failed
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; the same command goes on from here", err=True)
-        sys.exit(130)
+    with place as engine, board(engine.jobs, quiet) as shown:
+        runs.complete(source, store, engine, shown.begin, shown.listen)
+        return shown.failed
 
 
 def _play_theory(folder: Path, quiet: bool) -> None:
@@ -153,8 +176,10 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write the report of the runs that are stored, without running any."""
-    with _one_line_errors():
+    with _faults_told():
         chosen = choose(studies or [], scale)
+        if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
+            raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
         _report([study.name for study in chosen], scale, out, as_json)
 
 
@@ -178,23 +203,28 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
     typer.echo(f"the report: {path}")
 
 
-def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
+def _dry_run(planned: list[runs.Planned], unplayed: list[str] | None, scale: str, as_json: bool) -> None:
+    """Tell what would be run and played; ``unplayed`` is None if no demonstration is asked for."""
     from dynabound.lab import estimate
 
-    costs = []
+    left, costs = [run for run in planned if run.state not in ENDED], []
     if scale == "paper":
-        todo = [run.spec for run in planned if run.state not in ENDED]
-        costs = estimate.estimate(todo, lambda name: typer.echo(f"measuring a step of {name}", err=True))
+        costs = estimate.estimate(
+            [run.spec for run in left], lambda name: typer.echo(f"measuring steps of {name}", err=True)
+        )
     if as_json:
         listed = [{"study": p.study, "label": p.label, "run": p.spec.name, "state": p.state, "note": p.note,
                    "spec": p.spec.to_dict()} for p in planned]  # fmt: skip
         cost = [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]
-        typer.echo(json.dumps({"runs": listed, "costs": cost}))
+        typer.echo(json.dumps({"runs": listed, "theory": unplayed, "costs": cost}))
         return
     for p in planned:
         typer.echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
-    left = len({p.spec.name for p in planned if p.state not in ENDED})
-    typer.echo(f"{left} runs to do of {len({p.spec.name for p in planned})}; a search may ask for more")
+    if unplayed is not None:
+        todo = f"{', '.join(unplayed)}: to be played; all five take some 30 s" if unplayed else "all played"
+        typer.echo(f"{'theory':16} {'new' if unplayed else 'finished':9} {todo}")
+    more = "; a search may ask for more at its edges" if any(p.note == "search" for p in left) else ""
+    typer.echo(f"{len({p.spec.name for p in left})} runs to do of {len({p.spec.name for p in planned})}{more}")
     for c in costs:
         typer.echo(
             f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
@@ -204,7 +234,8 @@ def _dry_run(planned: list[runs.Planned], scale: str, as_json: bool) -> None:
         flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
         typer.echo(
             f"in all {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
-            f"{estimate.GPU_FLOPS / 1e12:g} TFLOP/s, {sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
+            f"{estimate.GPU_FLOPS / 1e12:g} TFLOP/s and {1e3 * estimate.STEP_SECONDS:g} ms per step at least, "
+            f"{sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
         )
 
 
@@ -253,17 +284,17 @@ def tune(
     optimizers: Annotated[
         list[str] | None, typer.Option("--optimizer", help=f"Repeatable; default: {', '.join(GRIDS)}.")
     ] = None,
-    model: Annotated[str | None, typer.Option()] = None,
-    width: Annotated[float | None, typer.Option()] = None,
-    hidden: Annotated[int | None, typer.Option()] = None,
-    layers: Annotated[int | None, typer.Option()] = None,
-    batch_size: Annotated[int | None, typer.Option()] = None,
-    epochs: Annotated[int | None, typer.Option()] = None,
-    decay_after: Annotated[int | None, typer.Option(help="Divide lr by 10 after this epoch.")] = None,
-    weight_decay: Annotated[float | None, typer.Option()] = None,
-    examples: Annotated[int | None, typer.Option(help="Train on the first so many only.")] = None,
+    model: Model = None,
+    width: Width = None,
+    hidden: Hidden = None,
+    layers: Layers = None,
+    batch_size: BatchSize = None,
+    epochs: Epochs = None,
+    decay_after: DecayAfter = None,
+    weight_decay: WeightDecay = None,
+    examples: Examples = None,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of the winner.")] = 3,
-    scale: Annotated[str | None, typer.Option(help=f"Label: {', '.join(SCALES)}.")] = None,
+    scale: ScaleLabel = None,
     jobs: Jobs = None,
     engine: Where = "local",
     address: Address = None,
@@ -277,22 +308,56 @@ def tune(
 ) -> None:
     """Search for step sizes as the paper does: five points, more at an edge, the lowest final training loss wins."""
     given = {k: v for k, v in locals().items() if k in RunSpec.__dataclass_fields__ and v is not None}
-    with _one_line_errors():
+    with _faults_told():
         specs = [RunSpec(**given, optimizer=name) for name in optimizers or GRIDS]
         store = Store(out / "runs")
         modules = [spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer]
         place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device, modules)
         runs.check(specs if engine == "local" else (), out, data_dir)
-        _run(runs.tuning(specs, seeds), store, place, as_json)
+        failed = _run(runs.tuning(specs, seeds), store, place, as_json)
         found = {spec.optimizer: search(spec, losses(store)) for spec in specs}
-    if as_json:
-        typer.echo(json.dumps({name: {"best": s.best and s.best.to_dict(), "tried": [
-            {"lr": spec.lr, "opt": spec.options, "train_loss": loss if loss < float("inf") else None}
-            for spec, loss in s.tried]} for name, s in found.items()}))  # fmt: skip
+        if as_json:
+            typer.echo(json.dumps({name: _found(result, store, seeds) for name, result in found.items()}))
+        else:
+            for name, result in found.items():
+                _print_found(name, result, _found(result, store, seeds))
+    if failed:
+        typer.echo(f"{failed} runs failed; the same command tries them again", err=True)
+        raise typer.Exit(1)
+
+
+def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
+    """What a search tried, and how the winner's seeds ended, as JSON has it."""
+    best, tried = result.best, [(read(store, spec), loss) for spec, loss in result.tried]
+    winner = [read(store, spec) for spec in seeded(best, seeds)] if best else []
+    final = [run.series("test")[-1] for run in winner if run.state == "finished"]
+    return {
+        "best": best and best.to_dict(),
+        "test": best and {
+            "metric": "perplexity" if best.text else "accuracy (%)",
+            "mean": mean(final) if final else None,
+            "std": spread(final) if len(final) > 1 else None,
+            "states": [run.state for run in winner],
+        },
+        "tried": [{"lr": run.spec.lr, "opt": run.spec.options, "state": run.state, "error": run.error,
+                   "train_loss": loss if run.state == "finished" else None} for run, loss in tried],
+    }  # fmt: skip
+
+
+def _print_found(name: str, result: Search, told: dict[str, Any]) -> None:
+    rows = zip(result.tried, told["tried"], strict=True)
+    for (spec, loss), run in sorted(rows, key=lambda row: row[0][1]):
+        error = run["error"].strip().rpartition("\n")[-1]  # a traceback ends with what happened
+        state = f"train loss {loss:10.5g}" if run["state"] == "finished" else run["state"]
+        mark = " best" if spec == result.best else f": {error}" if error else ""
+        typer.echo(f"{name:10} {describe(spec):60} {state}{mark}")
+    if not result.tried:
+        typer.echo(f"{name:10} has no grid: it keeps its defaults")
+    test = told["test"]
+    if test is None:
+        typer.echo(f"{name:10} has no winner: no run came to its end")
         return
-    for name, result in found.items():
-        for spec, loss in sorted(result.tried, key=lambda pair: pair[1]):
-            mark = "best" if spec == result.best else ""
-            typer.echo(f"{name:10} {describe(spec):60} train loss {loss:10.5g} {mark}")
-        if not result.tried:
-            typer.echo(f"{name:10} has no grid: it keeps its defaults")
+    ended = test["states"].count("finished")
+    value = "none" if test["mean"] is None else f"{test['mean']:.2f}"
+    value += "" if test["std"] is None else f" ± {test['std']:.2f} (mean ± standard deviation)"
+    typer.echo(f"{name:10} final test {test['metric']}, {ended} of {len(test['states'])} seeds: {value}")

@@ -68,8 +68,9 @@ def train(
 ) -> Result:
     """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read.
 
-    Metrics do not depend on when, how often and by what the run was interrupted. Everything that can be checked is
-    checked before the first write. The caller's random state is left as it was.
+    One that has lost its metrics is trained again. Metrics do not depend on when, how often and by what the run was
+    interrupted. Everything that can be checked is checked before the first write. The caller's random state is left as
+    it was.
 
     Args:
         spec: what to train.
@@ -224,7 +225,10 @@ def _ended(run: Run) -> Result | None:
     if status["state"] not in ENDED:
         return None
     details = {key: value for key, value in status.items() if key != "state"}
-    return Result(run, status["state"], run.metrics(), details)
+    try:
+        return Result(run, status["state"], run.metrics(), details)
+    except StoreError:  # its result is lost: the same spec gives it again
+        return None
 
 
 def _device(name: str) -> torch.device:

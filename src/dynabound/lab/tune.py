@@ -73,12 +73,13 @@ def search(spec: RunSpec, loss: Loss) -> Search:
     if grid is None:
         return Search((), (), spec)
     points = [_at(spec, lr, options) for options in grid.options for lr in grid.lrs]
-    for _ in range(_MOST + 1):
-        state = _judge(points, loss)
+    state = _judge(points, loss)
+    for _ in range(_MOST):
         outside = None if state.wanted or state.best is None else _beyond(state.best, points)
         if outside is None:
             break
         points.append(outside)
+        state = _judge(points, loss)
     if state.wanted or state.best is None:
         return state
     fine = [_at(state.best, float(state.best.lr or 0) * factor, {}) for factor in grid.fine]
