@@ -164,7 +164,7 @@ def _measured(store: Store) -> dict[RunSpec, tuple[float, str]]:
         if run.status()["state"] == "finished":
             like = estimate.kind(run.spec())
             epochs.setdefault(like, []).extend(line["seconds"] for line in run.metrics())
-            devices.setdefault(like, set()).update(session["device"] for session in run.environment())
+            devices.setdefault(like, set()).update(session.get("device", "?") for session in run.environment())
             runs[like] = runs.get(like, 0) + 1
     return {
         like: (math.fsum(times) / len(times), f"{runs[like]} runs on {', '.join(sorted(devices[like]))}")
