@@ -128,7 +128,7 @@ def _engine(
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` wants; how many runs failed."""
     try:
-        with place as engine, board(engine.jobs, quiet) as shown:
+        with place as engine, board(lambda: engine.jobs, quiet) as shown:
             runs.complete(source, store, engine, shown.begin, shown.listen)
             return shown.failed
     except KeyboardInterrupt:
