@@ -23,7 +23,7 @@ def tell(shown, *events):
 
 
 def test_the_time_left_is_foretold_from_the_epochs_that_were_measured():
-    shown = Board(Console(file=io.StringIO()), None, jobs=2)
+    shown = Board(Console(file=io.StringIO()), None, jobs=lambda: 2)
     shown.begin(SPECS)
     assert shown.left() == ""
     tell(shown, Event(SPECS[0].name, "started"), progress(SPECS[0], 1, seconds=40.0))
@@ -32,9 +32,19 @@ def test_the_time_left_is_foretold_from_the_epochs_that_were_measured():
     assert shown.left() == "2:00 left"
 
 
+def test_the_time_left_heeds_nodes_that_join():
+    jobs = iter((1, 1, 4))
+    shown = Board(Console(file=io.StringIO()), None, jobs=lambda: next(jobs))
+    shown.begin(SPECS)
+    tell(shown, Event(SPECS[0].name, "started"), progress(SPECS[0], 1, seconds=40.0))
+    assert shown.left() == "5:20 left"
+    tell(shown, Event(SPECS[1].name, "started"))
+    assert shown.left() == "1:20 left"
+
+
 def test_where_there_is_no_terminal_every_ended_run_is_a_line():
     out = io.StringIO()
-    shown = Board(Console(file=out, highlight=False, markup=False, width=200), None, jobs=1)
+    shown = Board(Console(file=out, highlight=False, markup=False, width=200), None, jobs=lambda: 1)
     shown.begin(SPECS)
     tell(shown, progress(SPECS[0], 3, seconds=1.0), Event(SPECS[0].name, "finished"))
     tell(shown, Event(SPECS[1].name, "retried", error="its process died"))
@@ -51,7 +61,7 @@ def test_where_there_is_no_terminal_every_ended_run_is_a_line():
 def test_a_terminal_of_80_columns_is_enough(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with board(2) as shown:
+    with board(lambda: 2) as shown:
         shown.begin(SPECS)
         tell(shown, Event(SPECS[0].name, "started"), Event(SPECS[1].name, "started"))
         tell(shown, progress(SPECS[0], 1, seconds=40.0), progress(SPECS[1], 2))

@@ -264,6 +264,7 @@ def test_nobody_waits_where_nobody_listens(scheme):
         ("--engine=ray --device=cuda:1", "must be cpu or cuda"),
         ("--engine=ray --gpus-per-run=1", "add --device cuda"),
         ("--engine=ray --gpus-per-run=0 --device=cuda", "leave out --gpus-per-run"),
+        ("--engine=ray --gpus-per-run=1.5 --device=cuda", "ask for 1 at most, or an integer"),
         ("--engine=ray --ranks-per-run=4 --cpus-per-run=2", "every rank needs a CPU"),
         ("--engine=ray --ranks-per-run=2 --gpus-per-run=1 --device=cuda", "on cuda a GPU"),
     ],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -39,8 +39,8 @@ def _short(value: Any) -> str:
 class Board:
     """Counts runs, and foretells how long they will take from those that went before."""
 
-    def __init__(self, console: Console, bar: Bar | None, jobs: int) -> None:
-        self._console, self._bar, self._jobs = console, bar, jobs
+    def __init__(self, console: Console, bar: Bar | None, jobs: Callable[[], int]) -> None:
+        self._console, self._bar, self._ask, self._jobs = console, bar, jobs, jobs()
         self._specs: dict[str, RunSpec] = {}
         self._left: dict[str, int] = {}  # from a run that has not ended to its epochs that have not
         self._pace: dict[tuple[Any, ...], float] = {}  # from a kind of run to its seconds per epoch
@@ -60,6 +60,7 @@ class Board:
         """Show what happened."""
         spec = self._specs[event.run]
         if event.state == "started":
+            self._jobs = self._ask()  # nodes may have joined, or left
             if self._bar:
                 self._tasks[event.run] = self._bar.add_task(describe(spec), total=None, left="")
         elif event.state == "running" and event.progress:
@@ -117,7 +118,7 @@ def _kind(spec: RunSpec) -> tuple[Any, ...]:
 
 
 @contextmanager
-def board(jobs: int, quiet: bool = False) -> Iterator[Board]:
+def board(jobs: Callable[[], int], quiet: bool = False) -> Iterator[Board]:
     """A board on standard error, for as long as the ``with`` statement lasts."""
     console = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
     if not console.is_terminal or quiet:

@@ -14,7 +14,6 @@ import os
 import socket
 import sysconfig
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -25,9 +24,9 @@ from typing_extensions import Self
 import dynabound
 from dynabound.lab.engine import DEATHS, PATIENCE, REFRESH, Event, cores, explain, lost, record_failure
 from dynabound.lab.errors import LabError
-from dynabound.lab.ray_task import execute, pack, unpack
+from dynabound.lab.ray_task import execute, held, pack, unpack
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import LockedError, Run, Store
+from dynabound.lab.store import ENDED, Run, Store, StoreError
 from dynabound.lab.train import Progress
 
 __all__ = ["RayEngine"]
@@ -202,8 +201,8 @@ class _Round:
     ) -> None:
         self._ray, self._mailbox, self._task, self._options, self._store = ray, mailbox, task, options, store
         self._given = specs
-        self._specs: dict[str, RunSpec] = {}
-        self._root, self._token = store.root.resolve(), f".seen-by-{uuid.uuid4().hex}"
+        self._taken = 0
+        self._token = store.root.resolve() / ".seen-by-nobody"
         self._tasks: dict[Any, RunSpec] = {}
         self._hosts: dict[str, str] = {}  # from a run that has started to where it did
         self._copies: dict[str, _Copy] = {}
@@ -212,20 +211,16 @@ class _Round:
 
     @contextlib.contextmanager
     def token(self) -> Iterator[None]:
-        """Whoever sees this file sees the driver's store."""
-        self._root.mkdir(parents=True, exist_ok=True)
-        path = self._root / self._token
-        path.touch()
-        try:
+        """Whoever sees this folder sees the driver's store."""
+        self._token.parent.mkdir(parents=True, exist_ok=True)
+        with held(self._token.parent, ".seen-by-") as self._token:
             yield
-        finally:
-            path.unlink(missing_ok=True)
 
     def events(self) -> Iterator[Event]:
         """Start all, also those that are added, and tell how they go until all have ended."""
         while True:
-            for spec in self._given[len(self._specs) :]:
-                self._specs[spec.name] = spec
+            for spec in self._given[self._taken :]:
+                self._taken += 1
                 self._submit(spec)
             if not self._tasks:
                 return
@@ -247,11 +242,10 @@ class _Round:
 
     def _submit(self, spec: RunSpec) -> None:
         run = self._store.run(spec)
-        # A checkpoint that came from a node without this file system has to be sent back.
-        apart = [session.get("shared") for session in run.environment()[-1:]] == [False]
-        files = [self._ray.put(pack(run.folder))] if apart else []
-        seen = str(self._root / self._token)
-        self._tasks[self._task.remote(spec.to_dict(), seen, self._mailbox, files, self._options)] = spec
+        # For a node that does not see it; the others do not fetch it.
+        files = [self._ray.put(pack(run.folder))] if any(run.folder.glob("checkpoint-*")) else []
+        arguments = spec.to_dict(), str(self._token), self._mailbox, files, self._options
+        self._tasks[self._task.remote(*arguments)] = spec
 
     def _step(self, stopping: bool) -> Iterator[Event]:
         ended, _ = self._ray.wait(list(self._tasks), timeout=REFRESH)
@@ -264,47 +258,44 @@ class _Round:
     def _read(self, letter: dict[str, Any]) -> Iterator[Event]:
         session, host, progress = letter.pop("session", None), letter.pop("host"), letter.pop("progress")
         event = Event(**letter, progress=Progress(**progress) if progress else None)
-        spec = self._specs.get(event.run)
-        if spec is None:
+        ref, spec = next((item for item in self._tasks.items() if item[1].name == event.run), (None, None))
+        if spec is None:  # a late letter of a run that was given up
             return
         self._hosts[event.run] = host
-        if session and event.run not in self._copies:
-            try:
-                self._copies[event.run] = _Copy(self._store.run(spec), spec, session)
-            except LockedError as error:
-                (ref,) = (ref for ref, other in self._tasks.items() if other is spec)
-                self._ray.cancel(ref, force=True)
-                del self._tasks[ref]
-                yield Event(spec.name, "failed", error=str(error))
-                return
-        if event.run in self._copies and event.progress and event.progress.metrics:
-            self._copies[event.run].add(event.progress.metrics)
+        try:
+            copy = self._copy(spec, session)
+            if copy and event.progress and event.progress.metrics:
+                copy.add(event.progress.metrics)
+        except (StoreError, OSError) as error:
+            self._ray.cancel(ref, force=True)
+            del self._tasks[ref]
+            event = self._fail(spec, str(error))
         yield event
 
+    def _copy(self, spec: RunSpec, session: dict[str, Any] | None) -> _Copy | None:
+        """Where the driver writes a run that has begun elsewhere; None if it has not, or writes into the store."""
+        if session and spec.name not in self._copies:
+            self._copies[spec.name] = _Copy(self._store.run(spec), spec, session)
+        return self._copies.get(spec.name)
+
     def _end(self, ref: Any, spec: RunSpec, stopping: bool) -> Iterator[Event]:
-        copy, host, problems = self._copies.pop(spec.name, None), self._hosts.pop(spec.name, "?"), self._ray.exceptions
+        host, problems = self._hosts.pop(spec.name, "?"), self._ray.exceptions
         event, node = Event(spec.name, "stopped"), False
         try:
-            state, error, session, files = self._ray.get(ref)
-            event = Event(spec.name, state, error=error)
-            if files:
-                copy = copy or _Copy(self._store.run(spec), spec, session)
-                copy.write(files)
+            event = self._keep(spec, *self._ray.get(ref))
         except (problems.NodeDiedError, problems.LocalRayletDiedError, problems.ObjectLostError):
             event, node = Event(spec.name, "died", error=f"its node {host} was lost"), True
         except problems.TaskCancelledError:
             pass
-        except LockedError as error:
-            event = Event(spec.name, "failed", error=str(error))
         except problems.RayTaskError as error:  # not even begun: something is not installed there
             event = Event(spec.name, "failed", error=f"on {host}: {explain(error.cause or error)}")
-            record_failure(self._store, spec, event.error)
         except problems.RayError as error:
             reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {str(error).partition(chr(10))[0]}"
             event = Event(spec.name, "died", error=f"its process on {host} died{reason}")
-        if copy:
-            copy.close()
-        if event.state == "died":
+        self._let_go(spec)
+        if event.state == "failed":
+            event = self._fail(spec, event.error)
+        elif event.state == "died":
             (self._losses if node else self._deaths)[spec.name] += 1
             again = self._deaths[spec.name] < DEATHS and self._losses[spec.name] < _LOSSES
             event = lost(self._store, spec, event.error, again)
@@ -312,22 +303,50 @@ class _Round:
                 self._submit(spec)
         yield event
 
+    def _keep(self, spec: RunSpec, state: str, error: str, session: dict[str, Any], files: dict[str, bytes]) -> Event:
+        """Write what a task returned."""
+        try:
+            copy = self._copy(spec, session)
+            if copy:
+                copy.write(files)
+        except (StoreError, OSError) as problem:
+            return Event(spec.name, "failed", error=str(problem))
+        return Event(spec.name, state, error=error)
+
+    def _fail(self, spec: RunSpec, error: str) -> Event:
+        """Give a run up, and leave word of it, unless it is another process that has the run, or had it."""
+        self._let_go(spec)
+        if self._store.run(spec).status()["state"] not in ("running", *ENDED):
+            record_failure(self._store, spec, error)
+        return Event(spec.name, "failed", error=error)
+
+    def _let_go(self, spec: RunSpec) -> None:
+        copy = self._copies.pop(spec.name, None)
+        if copy:
+            copy.close()
+
 
 class _Copy:
     """A run in the driver's store that is trained where that store is not."""
 
     def __init__(self, run: Run, spec: RunSpec, session: dict[str, Any]) -> None:
-        self._run, self._locked = run, contextlib.ExitStack()
-        self._locked.enter_context(run.lock())
-        self._metrics = run.metrics()
-        run.begin(spec, {**session, "shared": False})
+        self._run = run
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(run.lock())
+            self._metrics = run.metrics()
+            run.begin(spec, {**session, "shared": False})
+            self._locked = stack.pop_all()
 
     def add(self, metrics: dict[str, Any]) -> None:
         self._metrics = [*self._metrics[: metrics["epoch"] - 1], metrics]
         self._run.write_metrics(self._metrics)
 
     def write(self, files: dict[str, bytes]) -> None:
-        unpack(files, self._run.folder)
+        try:
+            unpack(files, self._run.folder)
+        except OSError as error:
+            remedy = "make room, or the folder writable, then run the same command again"
+            raise StoreError(f"{self._run.folder}: cannot be written ({error.strerror}); {remedy}") from error
 
     def close(self) -> None:
         self._locked.close()

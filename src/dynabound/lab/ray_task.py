@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +22,42 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Run, Store
 from dynabound.lab.train import train
 
-__all__ = ["execute", "pack", "unpack"]
+__all__ = ["execute", "held", "pack", "unpack"]
+
+_NEWBORN = 60.0  # seconds in which a folder that is not locked may be one that is about to be
+
+
+@contextlib.contextmanager
+def held(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in ``parent`` for as long as this lasts; those that killed processes have left are deleted."""
+    for lock in parent.glob(f"{prefix}*/lock"):
+        with contextlib.suppress(OSError):  # another process deletes it, too
+            if time.time() - lock.stat().st_mtime > _NEWBORN and not Run(lock.parent).locked():
+                shutil.rmtree(lock.parent)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder, Run(Path(folder)).lock():
+        yield Path(folder)
 
 
 def pack(folder: Path) -> dict[str, bytes]:
     """What a run has become, file by file; the status last, which says that the others are there."""
     paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == "status.json")
     kept = [path for path in paths if path.name not in ("lock", "spec.json", "environment.json")]
-    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+    files = {}
+    for path in kept:
+        with contextlib.suppress(FileNotFoundError):  # whoever trains the run has let go of it
+            files[str(path.relative_to(folder))] = path.read_bytes()
+    return files
 
 
 def unpack(files: dict[str, bytes], folder: Path) -> None:
-    """Write what :func:`pack` read."""
+    """Write what :func:`pack` read; the checkpoints among it take the place of those that are there."""
     for name, contents in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, contents)
+    new = {Path(name).parts[0] for name in files if name.startswith("checkpoint-")}
+    for path in folder.glob("checkpoint-*") if new else ():
+        if path.name not in new:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def execute(
@@ -49,8 +71,8 @@ def execute(
     line = _Line(ray, mailbox)
     with contextlib.ExitStack() as stack:
         shared = Path(token).exists()
-        root = Path(token).parent if shared else stack.enter_context(tempfile.TemporaryDirectory(prefix="dynabound-"))
-        store = Store(root)
+        temporary = Path(tempfile.gettempdir())
+        store = Store(Path(token).parent if shared else stack.enter_context(held(temporary, "dynabound-scratch-")))
         line.say(Event(spec.name, "started"))
         if not shared:
             line.run = store.run(spec)

@@ -168,7 +168,7 @@ def _measured(store: Store) -> dict[RunSpec, tuple[float, str]]:
             continue
         if run.status()["state"] == "finished":
             epochs.setdefault(like, []).extend(line["seconds"] for line in metrics)
-            devices.setdefault(like, set()).update(session["device"] for session in run.environment())
+            devices.setdefault(like, set()).update(session.get("device", "?") for session in run.environment())
             runs[like] = runs.get(like, 0) + 1
     return {
         like: (math.fsum(times) / len(times), f"{runs[like]} runs on {', '.join(sorted(devices[like]))}")

@@ -143,6 +143,10 @@ def _engine(
     if bool(gpus) != cuda:
         remedy = "leave out --gpus-per-run" if cuda else "add --device cuda"
         raise LabError(f"--gpus-per-run {gpus:g} with --device {device}: {remedy}")
+    if gpus > 1 and gpus % 1:
+        raise LabError(
+            f"--gpus-per-run {gpus:g}: runs share a GPU, or have whole ones; ask for 1 at most, or an integer"
+        )
     if cpus < ranks or (cuda and 1 < ranks > gpus):
         raise LabError(f"--ranks-per-run {ranks}: every rank needs a CPU, and on cuda a GPU; ask for {ranks} per run")
     return RayEngine(address, cpus=cpus, gpus=gpus, ranks=ranks, data_dir=data_dir, device=device, modules=modules)
@@ -150,7 +154,7 @@ def _engine(
 
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` wants; how many runs failed."""
-    with place as engine, board(engine.jobs, quiet) as shown:
+    with place as engine, board(lambda: engine.jobs, quiet) as shown:
         runs.complete(source, store, engine, shown.begin, shown.listen)
         return shown.failed
 
