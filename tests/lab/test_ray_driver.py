@@ -151,7 +151,6 @@ def test_a_run_that_the_disk_does_not_take_fails_alone(here, tmp_path, monkeypat
     }  # fmt: skip
     assert os.strerror(errno.ENOSPC) in last[bad.name].error
     assert store.run(bad).status() == {"state": "failed", "error": last[bad.name].error}
-    monkeypatch.undo()
 
 
 def test_a_run_that_another_process_trains_fails_and_stays_its(here, tmp_path):

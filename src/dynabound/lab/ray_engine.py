@@ -39,8 +39,8 @@ class RayEngine:
     """Tasks of ``cpus`` cores and ``gpus`` GPUs each on the Ray at ``address``. To be used in a ``with`` statement.
 
     Without an address, Ray is started on this machine, for this process alone. A run that loses its process goes on
-    from its last checkpoint if its node shares the store's file system, and else from the start; if it kills its
-    process again, it has failed. Leaving the ``with`` statement lets every run that goes on save itself first.
+    from its last checkpoint if its node shares the store's file system, and else from where it was last stopped; if it
+    kills its process again, it has failed. Leaving the ``with`` statement lets every run save itself first.
 
     Args:
         address: "auto", "host:port", "ray://host:port"; None: of this machine.
