@@ -8,6 +8,7 @@ about a run that has not ended: it contains the metrics too, and whatever was wr
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -173,7 +174,14 @@ class Run:
         except OSError as error:
             raise StoreError(f"{self.folder}: cannot be written ({error.strerror}); give another --out") from error
         with file:
-            if not _lock_within_a_second(file):
+            try:
+                free = _lock_within_a_second(file)
+            except OSError as error:
+                raise StoreError(
+                    f"{self.folder}: this file system has no file locks ({error.strerror}); "
+                    "give another --out, or mount it with flock"
+                ) from error
+            if not free:
                 file.seek(0)
                 owner = file.read().decode(errors="replace") or "another process"
                 raise LockedError(f"run {self.name} is being trained by {owner}; wait for it, or stop that process")
@@ -304,7 +312,7 @@ def _lock_within_a_second(file: IO[bytes]) -> bool:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    """Take the lock of an open file, which lasts until it is closed or its process dies."""
+    """Take the lock of an open file, which lasts until it is closed or its process dies; False if another has it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -315,6 +323,8 @@ def _try_lock(file: IO[bytes]) -> bool:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            raise  # there are no locks here: to wait for one would be to wait for ever
         return False
     return True
