@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sys
 import tempfile
 from pathlib import Path
@@ -155,17 +154,15 @@ def train_rank(rank: int, fields: dict, out: str, fsdp: bool, stop_after: int) -
 
 def in_ranks(count: int, target, *args) -> list[int]:
     """The exit codes of ``target(rank, *args)`` in ``count`` processes that have found each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    workers = [start(_as_rank, rank, count, port, target, *args) for rank in range(count)]
-    for worker in workers:
-        worker.join(timeout=120)
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [start(_as_rank, rank, count, f"{folder}/meeting", target, *args) for rank in range(count)]
+        for worker in workers:
+            worker.join(timeout=120)
     return [worker.exitcode for worker in workers]
 
 
-def _as_rank(rank: int, count: int, port: int, target, *args) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _as_rank(rank: int, count: int, meeting: str, target, *args) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), ranks.MEETING: meeting}
     target(rank, *args)
 
 

@@ -94,7 +94,7 @@ def train(
     ended: Result | None = ranks.share(_ended(run))
     if ended:
         return ended
-    where = _device(ranks.local_device(device))
+    where = ranks.local_device(device)
     if fsdp:
         _check_fsdp(where)
     data = datasets.load(spec.task, data_dir)
@@ -225,15 +225,6 @@ def _ended(run: Run) -> Result | None:
         return None
     details = {key: value for key, value in status.items() if key != "state"}
     return Result(run, status["state"], run.metrics(), details)
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise LabError(f"device={name!r}: cannot be used here ({str(error).splitlines()[0]}); try cpu") from None
-    return device
 
 
 def _check_fsdp(device: torch.device) -> None:
