@@ -65,8 +65,10 @@ def _is_file_of_run(event: str, args: tuple, out: str) -> bool:
     return event in ("open", "os.rename", "os.remove") and str(args[0]).startswith(out)
 
 
-def command_and_signal(arguments: list[str], after: int, number: int) -> None:
-    """``dynabound ARGUMENTS`` with a signal that arrives at its ``after``-th step."""
+def command_and_signal(arguments: list[str], after: int, number: int, times: int = 1, torchrun: bool = False) -> None:
+    """``dynabound ARGUMENTS`` with a signal that arrives at its ``after``-th step, once or more often."""
+    if torchrun:
+        os.environ["WORLD_SIZE"] = "1"
     from dynabound import cli
     from dynabound.lab import loop
 
@@ -74,7 +76,8 @@ def command_and_signal(arguments: list[str], after: int, number: int) -> None:
 
     def counted(self, batch):
         if next(count) == after:
-            os.kill(os.getpid(), number)
+            for _ in range(times):
+                os.kill(os.getpid(), number)
         return step(self, batch)
 
     loop.Training._step = counted
