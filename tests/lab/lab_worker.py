@@ -12,8 +12,8 @@ from pathlib import Path
 
 import torch
 
+from dynabound.lab import checkpoint, ranks
 from dynabound.lab import data as datasets
-from dynabound.lab import ranks
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -113,6 +113,28 @@ def train_and_die_in_shards(rank: int, fields: dict, out: str) -> None:
         shards._digest = lambda path: os.kill(os.getpid(), signal.SIGKILL)
     with ranks.joined("cpu"):
         train(RunSpec(**fields), Store(out), fsdp=True, checkpoint_steps=3)
+
+
+def go_on_where_one_misreads(rank: int, fields: dict, out: str) -> None:
+    """Rank 1 cannot read the newest checkpoint, which is whole."""
+    decode = checkpoint.decode
+
+    def misread(contents):
+        checkpoint.decode = decode
+        raise checkpoint.DamagedError("a fault of this machine")
+
+    if rank == 1:
+        checkpoint.decode = misread
+    train_rank(rank, fields, out, True, 1)
+
+
+def go_on_in_folders_of_their_own(rank: int, fields: dict, nodes: str) -> None:
+    """Exit with 3 if the error says what is wrong."""
+    os.chdir(f"{nodes}/{rank}")
+    try:
+        train_rank(rank, fields, "runs", True, 1)
+    except LabError as error:
+        sys.exit(3 if "000003.pt" in str(error) and "--out must be a folder that" in str(error) else 4)
 
 
 def train_as_nobody(fields: dict, out: str) -> None:

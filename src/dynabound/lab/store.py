@@ -140,16 +140,16 @@ class Run:
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
         """The newest checkpoint that is whole, as CPU tensors and primitives; None if there is none.
 
-        With a mesh all its processes call this, and what was saved in shards comes as DTensors.
+        With a mesh all its processes call this and get the same one, and what was saved in shards comes as DTensors.
         """
-        paths = self._checkpoints()
-        for path in reversed(paths if mesh is None else ranks.share(paths)):
+        paths = self._checkpoints() if mesh is None else self._common_checkpoints()
+        for path in reversed(paths):
             try:
-                if path.suffix == ".pt":
+                if path.suffix == ".pt" and mesh is None:
                     return checkpoint.decode(path.read_bytes())
                 from dynabound.lab import shards  # takes seconds to import
 
-                return shards.load(path, mesh)
+                return shards.read(path, mesh) if path.suffix == ".pt" else shards.load(path, mesh)
             except (OSError, checkpoint.DamagedError) as error:
                 if ranks.rank() == 0:
                     log.warning("%s: is damaged (%s); going back to the one before", path, error)
@@ -271,6 +271,17 @@ class Run:
 
     def _checkpoints(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.suffix in (".pt", ".dcp"))
+
+    def _common_checkpoints(self) -> list[Path]:
+        """Those that process 0 sees; an error for all if another one does not."""
+        paths: list[Path] = ranks.share(self._checkpoints())
+        for number, unseen in enumerate(ranks.gather([path.name for path in paths if not path.exists()])):
+            if unseen:
+                raise StoreError(
+                    f"{self.folder}: process {number} does not see {unseen[0]}, which process 0 sees; "
+                    "--out must be a folder that all processes share"
+                )
+        return paths
 
     def _prune(self, kept: int) -> None:
         for path in self._checkpoints()[:-kept]:
