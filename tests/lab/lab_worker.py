@@ -6,15 +6,14 @@ import multiprocessing
 import os
 import resource
 import signal
-import socket
 import sys
 import tempfile
 from pathlib import Path
 
 import torch
 
+from dynabound.lab import checkpoint, ranks
 from dynabound.lab import data as datasets
-from dynabound.lab import ranks
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -66,8 +65,10 @@ def _is_file_of_run(event: str, args: tuple, out: str) -> bool:
     return event in ("open", "os.rename", "os.remove") and str(args[0]).startswith(out)
 
 
-def command_and_signal(arguments: list[str], after: int, number: int) -> None:
-    """``dynabound ARGUMENTS`` with a signal that arrives at its ``after``-th step."""
+def command_and_signal(arguments: list[str], after: int, number: int, times: int = 1, torchrun: bool = False) -> None:
+    """``dynabound ARGUMENTS`` with a signal that arrives at its ``after``-th step, once or more often."""
+    if torchrun:
+        os.environ["WORLD_SIZE"] = "1"
     from dynabound import cli
     from dynabound.lab import loop
 
@@ -75,7 +76,8 @@ def command_and_signal(arguments: list[str], after: int, number: int) -> None:
 
     def counted(self, batch):
         if next(count) == after:
-            os.kill(os.getpid(), number)
+            for _ in range(times):
+                os.kill(os.getpid(), number)
         return step(self, batch)
 
     loop.Training._step = counted
@@ -111,6 +113,28 @@ def train_and_die_in_shards(rank: int, fields: dict, out: str) -> None:
         shards._digest = lambda path: os.kill(os.getpid(), signal.SIGKILL)
     with ranks.joined("cpu"):
         train(RunSpec(**fields), Store(out), fsdp=True, checkpoint_steps=3)
+
+
+def go_on_where_one_misreads(rank: int, fields: dict, out: str) -> None:
+    """Rank 1 cannot read the newest checkpoint, which is whole."""
+    decode = checkpoint.decode
+
+    def misread(contents):
+        checkpoint.decode = decode
+        raise checkpoint.DamagedError("a fault of this machine")
+
+    if rank == 1:
+        checkpoint.decode = misread
+    train_rank(rank, fields, out, True, 1)
+
+
+def go_on_in_folders_of_their_own(rank: int, fields: dict, nodes: str) -> None:
+    """Exit with 3 if the error says what is wrong."""
+    os.chdir(f"{nodes}/{rank}")
+    try:
+        train_rank(rank, fields, "runs", True, 1)
+    except LabError as error:
+        sys.exit(3 if "000003.pt" in str(error) and "--out must be a folder that" in str(error) else 4)
 
 
 def train_as_nobody(fields: dict, out: str) -> None:
@@ -155,17 +179,15 @@ def train_rank(rank: int, fields: dict, out: str, fsdp: bool, stop_after: int) -
 
 def in_ranks(count: int, target, *args) -> list[int]:
     """The exit codes of ``target(rank, *args)`` in ``count`` processes that have found each other."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    workers = [start(_as_rank, rank, count, port, target, *args) for rank in range(count)]
-    for worker in workers:
-        worker.join(timeout=120)
+    with tempfile.TemporaryDirectory() as folder:
+        workers = [start(_as_rank, rank, count, f"{folder}/meeting", target, *args) for rank in range(count)]
+        for worker in workers:
+            worker.join(timeout=120)
     return [worker.exitcode for worker in workers]
 
 
-def _as_rank(rank: int, count: int, port: int, target, *args) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+def _as_rank(rank: int, count: int, meeting: str, target, *args) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), ranks.MEETING: meeting}
     target(rank, *args)
 
 

@@ -7,9 +7,9 @@ import pytest
 import study_cases as cases
 import torch
 
-from dynabound.lab.engine import LocalEngine, cores, placed
+from dynabound.lab.engine import LocalEngine, attend, cores, placed
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store
+from dynabound.lab.store import LockedError, Store
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +51,18 @@ def test_a_death_is_retried_and_the_second_is_a_failure(engine, tmp_path):
     assert "deadly.py" in error
     assert error.endswith("RuntimeError: <b>no</b> & never")
     assert store.run(raises).spec() == raises
+
+
+def test_it_is_said_once_who_is_waited_for(tmp_path, caplog):
+    answers = iter([False, False, True])
+
+    def train(*_, **__):
+        raise LockedError("run x is being trained by pid 1")
+
+    (spec,) = cases.specs(1)
+    event = attend(spec, Store(tmp_path), lambda event: None, lambda: next(answers), train)
+    assert event.state == "stopped"
+    assert [record.getMessage() for record in caplog.records] == ["run x is being trained by pid 1; waiting"]
 
 
 def test_what_cannot_be_run_fails_with_its_reason(engine, tmp_path, monkeypatch):

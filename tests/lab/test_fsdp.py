@@ -1,8 +1,10 @@
 """Runs whose model is cut up among processes: what they compute, what they save, and who can go on with it."""
 
 import hashlib
+import itertools
 import logging
 import random
+import shutil
 
 import lab_worker as worker
 import pytest
@@ -222,6 +224,30 @@ def test_a_folder_that_not_all_processes_see_is_refused(group, tmp_path, monkeyp
     with pytest.raises(LabError, match=r"process 0 does not see __0_0\.distcp.*--out must be a folder that all"):
         train(RunSpec(**DIGITS), Store(tmp_path), fsdp=True, stop=lambda: True)
     assert not [path for path in Store(tmp_path).run(RunSpec(**DIGITS)).folder.iterdir() if "checkpoint" in path.name]
+
+
+def stop_whole(store, *steps):
+    """A run that is not in shards yet, with a checkpoint at each of these steps."""
+    for before, after in itertools.pairwise((0, *steps)):
+        asked = iter(range(after - before - 1))
+        run = train(RunSpec(**DIGITS), store, stop=lambda asked=asked: next(asked, None) is None).run
+    return run
+
+
+def test_what_one_rank_cannot_read_none_takes_up(tmp_path):
+    run = stop_whole(Store(tmp_path), 3, 5)
+    assert worker.in_ranks(2, worker.go_on_where_one_misreads, DIGITS, str(tmp_path)) == [0, 0]
+    assert run.status() == {"state": "stopped", "step": 3 + 16}
+
+
+@pytest.mark.parametrize("theirs", [None, "other"])
+def test_ranks_with_folders_of_their_own_are_refused(theirs, tmp_path):
+    ours = stop_whole(Store(tmp_path / "0" / "runs"), 3).folder
+    (tmp_path / "1" / "runs").mkdir(parents=True)
+    if theirs:
+        path = shutil.copytree(ours, tmp_path / "1" / "runs" / ours.name) / "checkpoint-000000003.pt"
+        path.write_bytes(checkpoint.encode({**checkpoint.decode(path.read_bytes()), "epoch": 2}))
+    assert worker.in_ranks(2, worker.go_on_in_folders_of_their_own, DIGITS, str(tmp_path)) == [3, 3]
 
 
 def test_what_cannot_be_is_said(tmp_path):

@@ -11,9 +11,9 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
 
 
-def launch(spec, root, stop=lambda: False):
+def launch(spec, root, stop=lambda: False, device="cpu"):
     seen = []
-    options = {"count": 2, "threads": 1, "device": "cpu", "data_dir": None}
+    options = {"count": 2, "threads": 1, "device": device, "data_dir": None}
     return train_on_ranks(spec, Store(root), progress=seen.append, stop=stop or (lambda: bool(seen)), **options), seen
 
 
@@ -27,6 +27,11 @@ def test_a_rank_that_dies_takes_the_others_with_it(tmp_path):
 def test_a_rank_that_raises_is_quoted(tmp_path):
     with pytest.raises(LabError, match=r"(?s)deadly\.py.*rank 1 will not"):
         launch(RunSpec(**cases.TINY, optimizer="deadly:RankRaises"), tmp_path)
+
+
+def test_ranks_that_cannot_join_say_why(tmp_path):
+    with pytest.raises(LabError, match=r"^device='cuda:99': cannot be used here \(.*\); try cpu$"):
+        launch(RunSpec(**cases.TINY), tmp_path, device="cuda:99")
 
 
 def test_ranks_stop_together(tmp_path):

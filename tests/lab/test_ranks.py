@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import lab_worker as worker
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from dynabound.cli import app
 from dynabound.lab import data as datasets
 from dynabound.lab.batches import mix
 from dynabound.lab.loop import Training
@@ -60,6 +63,23 @@ def test_dropout_of_ranks_that_are_no_more_is_seeded_anew():
         assert torch.equal(torch.get_rng_state(), state["ranks"][0]["random"][0])
         training.restore({**state, "ranks": 2 * state["ranks"]})
         assert torch.initial_seed() == mix(3, 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("device", "reason"),
+    [
+        ("cuda", r"device='cuda': cannot be used here \(.+\); try cpu"),
+        ("cpu", r"the processes .* find each other \(.+\)"),
+    ],
+)
+def test_a_rank_that_cannot_join_says_so_in_one_line(device, reason, monkeypatch, tmp_path):
+    for key, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "99"}.items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    result = CliRunner().invoke(app, ["train", "digits", f"--device={device}", f"--out={tmp_path}"])
+    assert result.exit_code == 1
+    assert re.fullmatch(f"dynabound: {reason}\n", result.stderr)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("options", [[], ["--fsdp"]], ids=["data-parallel", "sharded"])

@@ -1,3 +1,5 @@
+import errno
+import fcntl
 import json
 import logging
 
@@ -8,7 +10,7 @@ import torch
 from dynabound._files import write_whole
 from dynabound.lab import checkpoint
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, StoreError
+from dynabound.lab.store import LockedError, Store, StoreError
 from dynabound.lab.train import train
 
 FIELDS = dict(task="digits", hidden=8, epochs=3)
@@ -102,6 +104,21 @@ def test_two_processes_never_train_the_same_run(tmp_path):
         other.join()
     assert not run.locked()
     assert train(SPEC, Store(tmp_path)).state == "finished"
+
+
+def test_a_file_system_without_locks_is_an_error_and_not_a_lock_to_wait_for(tmp_path, monkeypatch):
+    def flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+
+    run = train(SPEC, Store(tmp_path), stop=lambda: True).run
+    monkeypatch.setattr(fcntl, "flock", flock)
+    assert not run.locked()
+    assert run.status()["state"] == "stopped"
+    with pytest.raises(
+        StoreError, match=r"has no file locks \(Function not implemented\); give another --out"
+    ) as caught:
+        train(SPEC, Store(tmp_path))
+    assert not isinstance(caught.value, LockedError)
 
 
 def test_a_dead_owners_lock_is_taken_over(tmp_path):

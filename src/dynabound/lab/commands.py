@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -68,14 +69,17 @@ def _one_line_errors() -> Iterator[None]:
 def _signals() -> Iterator[list[int]]:
     """The signals SIGINT and SIGTERM as they come in, instead of an end in the middle of something.
 
-    The second one ends the process at once, as it does without this.
+    The second one ends the process at once, as it does without this; but not under ``torchrun``, which sends one more
+    whenever it is sent one itself, and makes an end of those who do not heed it.
     """
+    torchrun = "WORLD_SIZE" in os.environ
     received: list[int] = []
 
     def note(number: int, _: Any) -> None:
         received.append(number)
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        if not torchrun:
+            for each, handler in before.items():
+                signal.signal(each, handler)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -6,6 +6,7 @@ Whatever happens to a run is in the store: an engine's events are only for those
 from __future__ import annotations
 
 import contextlib
+import logging
 import multiprocessing
 import os
 import signal
@@ -30,6 +31,7 @@ from dynabound.lab.train import Progress, train
 __all__ = ["DEATHS", "PATIENCE", "REFRESH", "DiedError", "Engine", "Event", "LocalEngine", "attend", "cores", "explain",
            "lost", "placed", "processes", "record_failure"]  # fmt: skip
 
+log = logging.getLogger(__name__)
 REFRESH = 0.2  # seconds between two words about the same run
 PATIENCE = 30.0  # seconds for a run to save itself when it is told to stop
 DEATHS = 2  # so often a run may kill its process until it is given up
@@ -235,7 +237,7 @@ def attend(
 
     ``train`` is given the spec, the store, ``progress`` and ``stop``, and returns the state.
     """
-    last = 0.0
+    last, waiting = 0.0, False
 
     def progress(progress: Progress) -> None:
         nonlocal last
@@ -246,8 +248,11 @@ def attend(
     while True:
         try:
             return Event(spec.name, train(spec, store, progress=progress, stop=stop))
-        except LockedError:
+        except LockedError as error:
             # A process of an earlier, killed command may still be saving this run, or another command be training it.
+            if not waiting:
+                log.warning("%s; waiting", error)
+                waiting = True
             time.sleep(REFRESH)
             if stop():
                 return Event(spec.name, "stopped")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
+import tempfile
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
@@ -43,14 +43,12 @@ def train_on_ranks(
 
     A rank that dies takes the others with it: DiedError.
     """
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     context, lines, members = processes(), dict[Any, int](), list[Any]()
+    folder = tempfile.TemporaryDirectory(prefix="dynabound-")  # unlike a free port, it is nobody else's
     try:
         for number in range(count):
             ours, theirs = context.Pipe()
-            place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, "MASTER_PORT": port}
+            place = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": count, ranks.MEETING: f"{folder.name}/meeting"}
             arguments = (theirs, place, threads, spec.to_dict(), str(store.root), options)
             members.append(context.Process(target=_rank, args=arguments, daemon=True))
             members[-1].start()
@@ -61,6 +59,7 @@ def train_on_ranks(
         for member in members:
             member.kill()
             member.join()
+        folder.cleanup()
 
 
 def _supervise(
@@ -98,18 +97,19 @@ def _supervise(
 
 
 def _rank(
-    line: Connection, place: dict[str, int], threads: int, fields: dict[str, Any], root: str, options: dict[str, Any]
+    line: Connection, place: dict[str, Any], threads: int, fields: dict[str, Any], root: str, options: dict[str, Any]
 ) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the launcher tells what to do
     torch.set_num_threads(threads)
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", **{key: str(value) for key, value in place.items()}}
+    os.environ |= {key: str(value) for key, value in place.items()}
 
     def progress(word: Progress) -> None:
         with contextlib.suppress(OSError):  # the launcher is gone, as poll() is about to find out
             line.send(word)
 
-    with ranks.joined(options["device"]):
+    with contextlib.ExitStack() as group:
         try:
+            group.enter_context(ranks.joined(options["device"]))
             # Anything on the line, even its end, is the wish to stop.
             result = train(RunSpec.from_dict(fields), Store(root), progress=progress, stop=line.poll, **options)
             kind, text = "ended", result.state

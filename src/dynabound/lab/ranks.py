@@ -11,7 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-__all__ = ["add_up", "anyone", "count", "gather", "joined", "local_device", "rank", "share", "share_buffers"]
+from dynabound.lab.errors import LabError
+
+__all__ = ["MEETING", "add_up", "anyone", "count", "gather", "joined", "local_device", "rank", "share", "share_buffers"]
+
+MEETING = "DYNABOUND_MEETING"
+"""The environment variable of a file by which the processes of one machine find each other."""
 
 
 def count() -> int:
@@ -27,26 +32,51 @@ def rank() -> int:
 @contextmanager
 def joined(device: str, group: bool = False) -> Iterator[None]:
     """Join the others if ``torchrun`` has started several processes; a process alone only if it needs a ``group``."""
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1
+    several = _several()
     if not (several or group):
         yield
         return
+    where = local_device(device)
     if device == "cuda" and several:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))  # where nccl puts what it sends of Python's objects
-    backend = "nccl" if device.startswith("cuda") else "gloo"
-    if several:
-        dist.init_process_group(backend)
-    else:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
+        torch.cuda.set_device(where)  # where nccl puts what it sends of Python's objects
+    try:
+        dist.init_process_group("nccl" if where.type == "cuda" else "gloo", **_meeting(several))
+    except (RuntimeError, ValueError) as error:
+        raise LabError(f"the processes of this run cannot find each other ({_first_line(error)})") from error
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def local_device(device: str) -> str:
-    """Under ``torchrun`` each process of a machine takes a GPU of its own."""
-    return f"cuda:{os.environ['LOCAL_RANK']}" if device == "cuda" and count() > 1 else device
+def _several() -> bool:
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def _meeting(several: bool) -> dict[str, Any]:
+    """How the processes find each other: as ``torchrun`` says, unless there is a file for it."""
+    if not several:
+        return {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
+    if MEETING not in os.environ:
+        return {}
+    number, count = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    store = dist.FileStore(os.environ[MEETING], count)  # type: ignore[attr-defined]
+    return {"store": store, "rank": number, "world_size": count}
+
+
+def local_device(device: str) -> torch.device:
+    """The device, if it can be used; under ``torchrun`` each process of a machine takes a GPU of its own."""
+    name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and _several() else device
+    try:
+        where = torch.device(name)
+        torch.zeros(1, device=where)
+    except (RuntimeError, AssertionError) as error:
+        raise LabError(f"device={device!r}: cannot be used here ({_first_line(error)}); try cpu") from None
+    return where
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def share(value: Any) -> Any:

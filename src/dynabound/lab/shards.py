@@ -40,7 +40,7 @@ from dynabound.lab.checkpoint import DamagedError
 from dynabound.lab.errors import LabError
 from dynabound.optim._dtensor import cut
 
-__all__ = ["STATE", "load", "place", "save", "shard"]
+__all__ = ["STATE", "load", "place", "read", "save", "shard"]
 
 STATE = "state.pt"
 """The file of what is not sharded."""
@@ -114,7 +114,7 @@ def load(folder: Path, mesh: DeviceMesh | None = None) -> dict[str, Any]:
 
     With a mesh all its processes call this and each reads its part; without, one process reads all, to the CPU.
     """
-    state = _agree(lambda: _read(folder, mesh), mesh)
+    state = read(folder / STATE, mesh, lambda state: _verify(folder, state, mesh))
     index = state.pop("shards")
     tensors = {_name(entry["path"]): _empty(entry, mesh) for entry in index}
     with warnings.catch_warnings():
@@ -129,6 +129,27 @@ def load(folder: Path, mesh: DeviceMesh | None = None) -> dict[str, Any]:
         for key in parents:
             table = table[key]
         table[last] = tensors[_name(entry["path"])]
+    return state
+
+
+def read(
+    path: Path, mesh: DeviceMesh | None, verify: Callable[[dict[str, Any]], None] = lambda _: None
+) -> dict[str, Any]:
+    """The state in a file, which each of the mesh's processes reads; what is wrong for one of them is so for all."""
+    state, digest, fault = {}, "", None
+    try:
+        contents = path.read_bytes()
+        digest = hashlib.sha256(contents).hexdigest()
+        state = checkpoint.decode(contents)
+        verify(state)
+    except (OSError, DamagedError) as error:
+        fault = str(error)
+    answers = [(digest, fault)] if mesh is None else ranks.gather((digest, fault))
+    for _, fault in answers:
+        if fault:
+            raise DamagedError(fault)
+    if len(set(answers)) > 1:
+        raise LabError(f"{path}: is not the same for all processes; --out must be a folder that they share")
     return state
 
 
@@ -218,28 +239,13 @@ def _first(error: CheckpointException) -> BaseException:
     return next(iter(error.failures.values()))[0]
 
 
-def _agree(read: Callable[[], dict[str, Any]], mesh: DeviceMesh | None) -> dict[str, Any]:
-    """What ``read`` returns; if it fails for one of the mesh's processes, then for all."""
-    state, fault = {}, None
-    try:
-        state = read()
-    except (OSError, DamagedError) as error:
-        fault = str(error)
-    faults = [fault] if mesh is None else ranks.gather(fault)
-    for fault in filter(None, faults):
-        raise DamagedError(fault)
-    return state
-
-
-def _read(folder: Path, mesh: DeviceMesh | None) -> dict[str, Any]:
-    """``state.pt``, after a look at the other files: this process's share of them, if it is not alone."""
-    state = checkpoint.decode((folder / STATE).read_bytes())
+def _verify(folder: Path, state: dict[str, Any], mesh: DeviceMesh | None) -> None:
+    """Look at the files of the shards: this process's share of them, if it is not alone."""
     digests = {place[0]: place[3] for entry in state["shards"] for _, _, place in entry["chunks"]}
     first, step = (0, 1) if mesh is None else (ranks.rank(), ranks.count())
     for name in sorted(digests)[first::step]:
         if Path(name).name != name or _digest(folder / name) != digests[name]:
             raise DamagedError(f"the checksum of {name} does not fit")
-    return state
 
 
 def _digest(path: Path) -> str:

@@ -8,6 +8,7 @@ about a run that has not ended: it contains the metrics too, and whatever was wr
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -139,16 +140,16 @@ class Run:
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
         """The newest checkpoint that is whole, as CPU tensors and primitives; None if there is none.
 
-        With a mesh all its processes call this, and what was saved in shards comes as DTensors.
+        With a mesh all its processes call this and get the same one, and what was saved in shards comes as DTensors.
         """
-        paths = self._checkpoints()
-        for path in reversed(paths if mesh is None else ranks.share(paths)):
+        paths = self._checkpoints() if mesh is None else self._common_checkpoints()
+        for path in reversed(paths):
             try:
-                if path.suffix == ".pt":
+                if path.suffix == ".pt" and mesh is None:
                     return checkpoint.decode(path.read_bytes())
                 from dynabound.lab import shards  # takes seconds to import
 
-                return shards.load(path, mesh)
+                return shards.read(path, mesh) if path.suffix == ".pt" else shards.load(path, mesh)
             except (OSError, checkpoint.DamagedError) as error:
                 if ranks.rank() == 0:
                     log.warning("%s: is damaged (%s); going back to the one before", path, error)
@@ -173,7 +174,14 @@ class Run:
         except OSError as error:
             raise StoreError(f"{self.folder}: cannot be written ({error.strerror}); give another --out") from error
         with file:
-            if not _lock_within_a_second(file):
+            try:
+                free = _lock_within_a_second(file)
+            except OSError as error:
+                raise StoreError(
+                    f"{self.folder}: this file system has no file locks ({error.strerror}); "
+                    "give another --out, or mount it with flock"
+                ) from error
+            if not free:
                 file.seek(0)
                 owner = file.read().decode(errors="replace") or "another process"
                 raise LockedError(f"run {self.name} is being trained by {owner}; wait for it, or stop that process")
@@ -264,6 +272,17 @@ class Run:
     def _checkpoints(self) -> list[Path]:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.suffix in (".pt", ".dcp"))
 
+    def _common_checkpoints(self) -> list[Path]:
+        """Those that process 0 sees; an error for all if another one does not."""
+        paths: list[Path] = ranks.share(self._checkpoints())
+        for number, unseen in enumerate(ranks.gather([path.name for path in paths if not path.exists()])):
+            if unseen:
+                raise StoreError(
+                    f"{self.folder}: process {number} does not see {unseen[0]}, which process 0 sees; "
+                    "--out must be a folder that all processes share"
+                )
+        return paths
+
     def _prune(self, kept: int) -> None:
         for path in self._checkpoints()[:-kept]:
             _delete(path)
@@ -304,7 +323,7 @@ def _lock_within_a_second(file: IO[bytes]) -> bool:
 
 
 def _try_lock(file: IO[bytes]) -> bool:
-    """Take the lock of an open file, which lasts until it is closed or its process dies."""
+    """Take the lock of an open file, which lasts until it is closed or its process dies; False if another has it."""
     try:
         if sys.platform == "win32":
             import msvcrt
@@ -315,6 +334,8 @@ def _try_lock(file: IO[bytes]) -> bool:
             import fcntl
 
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+            raise  # there are no locks here: to wait for one would be to wait for ever
         return False
     return True

@@ -95,7 +95,7 @@ def train(
     ended: Result | None = ranks.share(_ended(run))
     if ended:
         return ended
-    where = _device(ranks.local_device(device))
+    where = ranks.local_device(device)
     if fsdp:
         _check_fsdp(where)
     data = datasets.load(spec.task, data_dir)
@@ -229,15 +229,6 @@ def _ended(run: Run) -> Result | None:
         return Result(run, status["state"], run.metrics(), details)
     except StoreError:  # its result is lost: the same spec gives it again
         return None
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise LabError(f"device={name!r}: cannot be used here ({str(error).splitlines()[0]}); try cpu") from None
-    return device
 
 
 def _check_fsdp(device: torch.device) -> None:
