@@ -230,7 +230,8 @@ class _Round:
         """Let what runs save itself, and what waits wait."""
         for ref, spec in self._tasks.items():
             if spec.name not in self._hosts:
-                self._ray.cancel(ref)
+                # By force: an interrupt in the middle of an import would leave a process that no later task can use.
+                self._ray.cancel(ref, force=True)
         deadline = time.monotonic() + PATIENCE
         while self._tasks and time.monotonic() < deadline:
             for event in self._step(stopping=True):
