@@ -218,7 +218,7 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     command = [sys.executable, "-m", "dynabound", "tune", "digits", "--optimizer=deadly:Dies", *options]
     answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=120,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)  # fmt: skip
-    assert answer.returncode == 0, answer.stderr
+    assert answer.returncode == 1, answer.stderr
     assert json.loads(answer.stdout)["deadly:Dies"]["tried"] == []
     (run,) = Store(tmp_path / "runs").runs()
     assert "process" in run.status()["error"]
