@@ -19,7 +19,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-$(READY): pyproject.toml setup.py constraints.txt src/dynabound/optim/_fused.c
+$(READY): pyproject.toml setup.py constraints.txt src/dynabound/optim/_kernel.c
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $(READY)

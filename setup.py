@@ -27,7 +27,7 @@ setup(
     ext_modules=[
         Extension(
             "dynabound.optim._kernel",
-            ["src/dynabound/optim/_fused.c"],
+            ["src/dynabound/optim/_kernel.c"],
             define_macros=[("Py_LIMITED_API", "0x030A0000")],
             py_limited_api=True,
             optional=True,

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from dynabound import AdaBound
-from dynabound.lab.models import ResNet34
+from dynabound.lab.tasks.models import ResNet34
 from dynabound.lens import LearningRateLens
 
 OPTIMIZERS = {"AdaBound": AdaBound, "Adam": torch.optim.Adam}

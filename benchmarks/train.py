@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dynabound import AdaBound
-from dynabound.lab import data as datasets
 from dynabound.lab import train as training
-from dynabound.lab.batches import make_batches
-from dynabound.lab.data import Data, Images, load
-from dynabound.lab.loop import build_model
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
+from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks.batches import make_batches
+from dynabound.lab.tasks.datasets import Data, Images, load
+from dynabound.lab.training.loop import build_model
 
 CPU = torch.device("cpu")
 

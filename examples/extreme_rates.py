@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 from dynabound import AdaBound
-from dynabound.lab.models import ResNet34
+from dynabound.lab.tasks.models import ResNet34
 from dynabound.lens import LearningRateLens
 
 TEST = 360

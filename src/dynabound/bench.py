@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dynabound import AdaBound, AMSBound
-from dynabound.lab.models import ResNet34
+from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
 
 PEERS = ("adabound", "torch_optimizer", "pytorch_optimizer")

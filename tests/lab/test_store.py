@@ -3,15 +3,16 @@ import fcntl
 import json
 import logging
 
-import lab_worker as worker
 import pytest
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab import checkpoint
+from dynabound.lab.checkpoints import file as checkpoint
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store, StoreError
 from dynabound.lab.train import train
+from helpers import worker
+from helpers.runs import DAMAGES
 
 FIELDS = dict(task="digits", hidden=8, epochs=3)
 SPEC = RunSpec(**FIELDS)
@@ -29,14 +30,6 @@ def half(tmp_path):
 
 def numbers(metrics):
     return [{key: value for key, value in line.items() if key != "seconds"} for line in metrics]
-
-
-DAMAGES = {
-    "empty": lambda body: b"",
-    "truncated": lambda body: body[: len(body) // 2],
-    "one bit": lambda body: body[:-100] + bytes([body[-100] ^ 1]) + body[-99:],
-    "text": lambda body: b"hello",
-}
 
 
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)

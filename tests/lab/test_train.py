@@ -1,19 +1,19 @@
 import json
 import math
 
-import lab_worker as worker
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dynabound import AdaBound, bounds
-from dynabound.lab import data as datasets
-from dynabound.lab import loop
-from dynabound.lab.batches import make_batches
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
+from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks.batches import make_batches
 from dynabound.lab.train import train
+from dynabound.lab.training import loop
+from helpers import worker
 
 DIGITS = RunSpec("digits", hidden=16, epochs=3)
 SPECS = {

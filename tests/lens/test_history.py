@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 import torch
-from lens_training import make_model, train
 from rich.console import Console
 from torch import nn
 
 from dynabound import AdaBound
 from dynabound.lens import LearningRateLens, load
+from helpers.lens_training import make_model, train
 
 
 @pytest.fixture

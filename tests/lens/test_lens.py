@@ -9,12 +9,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lens_training import make_model, train
 from torch import nn
 from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
 
 from dynabound import AdaBound, AMSBound
 from dynabound.lens import History, LearningRateLens, Rates, effective_lr, history
+from helpers.lens_training import make_model, train
 
 OPTIMIZERS = [SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop, AdaBound, AMSBound]
 

@@ -4,12 +4,12 @@ import math
 import matplotlib.pyplot as plt
 import pytest
 import torch
-from lens_training import make_model
 from matplotlib.collections import LineCollection
 from torch import nn
 
 from dynabound import AdaBound
 from dynabound.lens import LearningRateLens
+from helpers.lens_training import make_model
 
 
 @pytest.fixture(autouse=True)

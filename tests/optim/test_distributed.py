@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
-SCRIPT = Path(__file__).parents[1] / "distributed_checks.py"
+SCRIPT = Path(__file__).parents[1] / "helpers" / "distributed_checks.py"
 CHECKS = [line[4:].partition("(")[0] for line in SCRIPT.read_text().splitlines() if line.startswith("def check_")]
 
 pytestmark = pytest.mark.skipif(

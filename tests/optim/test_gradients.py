@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from cases import backends
 from dynabound import AdaBound, AMSBound
 from dynabound.optim import _foreach, _fused
 from dynabound.optim.adabound import adabound
-from reference import Reference
+from helpers.cases import backends
+from helpers.reference import Reference
 
 
 @pytest.mark.parametrize("backend", backends())

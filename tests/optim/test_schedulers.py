@@ -8,9 +8,9 @@ import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 from torch.optim import lr_scheduler as ls
 
-from cases import backends
 from dynabound import AdaBound
-from reference import Reference
+from helpers.cases import backends
+from helpers.reference import Reference
 
 SCHEDULERS = {
     "warm-up": lambda o: ls.LambdaLR(o, lambda t: t / 10),

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from cases import backends
 from dynabound import AdaBound, AMSBound
 from dynabound.optim import _fused
+from helpers.cases import backends
 
 
 def pair(dtype=torch.float32, **options):

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from cases import INVALID
 from dynabound import AdaBound, AdaBoundW, AMSBound
 from dynabound.optim import _fused, _validate
+from helpers.cases import INVALID
 
 
 def param():

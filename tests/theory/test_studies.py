@@ -10,7 +10,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.theory import failures, guarantees, problems, studies
+from dynabound.theory import problems, studies
+from dynabound.theory import theorems_1_to_3 as failures
+from dynabound.theory import theorems_4_and_5 as guarantees
 from dynabound.theory.fast import race
 from dynabound.theory.framework import Method
 from dynabound.theory.regret import regret

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from dynabound.lab import optimizers
 from dynabound.lab.errors import LabError
+from dynabound.lab.tasks import optimizers
 
 __all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError"]
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from dynabound._files import sync_folder, write_whole
-from dynabound.lab import checkpoint, ranks
+from dynabound.lab import distributed
+from dynabound.lab.checkpoints import file as checkpoint
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 
@@ -147,11 +148,11 @@ class Run:
             try:
                 if path.suffix == ".pt" and mesh is None:
                     return checkpoint.decode(path.read_bytes())
-                from dynabound.lab import shards  # takes seconds to import
+                from dynabound.lab.checkpoints import sharded  # takes seconds to import
 
-                return shards.read(path, mesh) if path.suffix == ".pt" else shards.load(path, mesh)
+                return sharded.read(path, mesh) if path.suffix == ".pt" else sharded.load(path, mesh)
             except (OSError, checkpoint.DamagedError) as error:
-                if ranks.rank() == 0:
+                if distributed.rank() == 0:
                     log.warning("%s: is damaged (%s); going back to the one before", path, error)
         return None
 
@@ -215,13 +216,13 @@ class Run:
 
     def save_shards(self, state: dict[str, Any]) -> None:
         """The same for a state with DTensors, of which each process writes its part: all of them call this."""
-        from dynabound.lab import shards
+        from dynabound.lab.checkpoints import sharded
 
         path = self.folder / f"checkpoint-{state['step']:09d}.dcp"
         temporary = path.with_name(f".{path.name}.tmp")
 
         def commit(rest: dict[str, Any]) -> None:
-            write_whole(temporary / shards.STATE, self._encode(rest))
+            write_whole(temporary / sharded.STATE, self._encode(rest))
             if path.exists():  # no folder can take the place of another: this name makes it the one before
                 before = path.with_suffix(".before.dcp")
                 _delete(before)
@@ -232,11 +233,11 @@ class Run:
             self._prune(_KEPT)
 
         try:
-            shards.save(temporary, state, commit)
+            sharded.save(temporary, state, commit)
         except OSError as error:
             raise self._unwritable(path, error) from error
         finally:
-            if ranks.rank() == 0:
+            if distributed.rank() == 0:
                 _delete(temporary)
 
     def _encode(self, state: dict[str, Any]) -> bytes:
@@ -274,8 +275,8 @@ class Run:
 
     def _common_checkpoints(self) -> list[Path]:
         """Those that process 0 sees; an error for all if another one does not."""
-        paths: list[Path] = ranks.share(self._checkpoints())
-        for number, unseen in enumerate(ranks.gather([path.name for path in paths if not path.exists()])):
+        paths: list[Path] = distributed.share(self._checkpoints())
+        for number, unseen in enumerate(distributed.gather([path.name for path in paths if not path.exists()])):
             if unseen:
                 raise StoreError(
                     f"{self.folder}: process {number} does not see {unseen[0]}, which process 0 sees; "

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from dynabound._version import __version__
-from dynabound.lab import data as datasets
-from dynabound.lab import ranks
+from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
-from dynabound.lab.loop import DivergedError, Training, perplexity
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Run, Store, StoreError
+from dynabound.lab.tasks import datasets
+from dynabound.lab.training.loop import DivergedError, Training, perplexity
 
 __all__ = ["Progress", "Result", "train"]
 
@@ -78,7 +78,7 @@ def train(
         data_dir: where to look for data first.
         device: "cpu", "cuda", "cuda:1", "mps" …
         fsdp: cut parameters, gradients and optimizer state up among the processes (FSDP2) instead of giving each all
-            of them; within ``ranks.joined(device, group=True)``.
+            of them; within ``distributed.joined(device, group=True)``.
         checkpoint_steps: save every so many steps; None: by time alone.
         checkpoint_minutes: save every so many minutes.
         progress: called after every step (on accelerators, every few) and at the end of every epoch.
@@ -92,18 +92,18 @@ def train(
         ('finished', 2, True)
     """
     run = store.run(spec)
-    ended: Result | None = ranks.share(_ended(run))
+    ended: Result | None = distributed.share(_ended(run))
     if ended:
         return ended
-    where = ranks.local_device(device)
+    where = distributed.local_device(device)
     if fsdp:
         _check_fsdp(where)
     data = datasets.load(spec.task, data_dir)
     devices = [where] if where.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         training = Training(spec, data, where, fsdp)
-        with run.lock() if ranks.rank() == 0 else contextlib.nullcontext():
-            ended = ranks.share(_ended(run))  # by another process, while this one was getting ready
+        with run.lock() if distributed.rank() == 0 else contextlib.nullcontext():
+            ended = distributed.share(_ended(run))  # by another process, while this one was getting ready
             if ended:
                 return ended
             session = _Session(run, training, datasets.fingerprint(data), checkpoint_steps, checkpoint_minutes)
@@ -131,12 +131,12 @@ class _Session:
         if mesh is not None:
             state = self.run.load_checkpoint(mesh)
         else:
-            state = ranks.share(self.run.load_checkpoint() if ranks.rank() == 0 else None)
+            state = distributed.share(self.run.load_checkpoint() if distributed.rank() == 0 else None)
         if state is not None:
             self._check(state)
             self.training.restore(state)
             self.saved_step = self.training.step
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             session = _environment(self.training, self.data)
             _compare(self.run.environment(), session)
             self.run.begin(self.training.spec, session)
@@ -154,16 +154,16 @@ class _Session:
         try:
             while training.epoch <= spec.epochs:
                 for _ in training.train_epoch():
-                    stopped, due = ranks.anyone(training.device, bool(stop and stop()), self._due())
+                    stopped, due = distributed.anyone(training.device, bool(stop and stop()), self._due())
                     if stopped or due:
                         self._save()
                     if stopped:
                         return self._end("stopped", step=training.step)
-                    if progress and ranks.rank() == 0:
+                    if progress and distributed.rank() == 0:
                         progress(self._progress())
                 report = self._progress()
                 metrics = training.finish_epoch()
-                if ranks.rank() == 0:
+                if distributed.rank() == 0:
                     self.run.write_metrics(training.metrics)
                     if progress:
                         progress(replace(report, metrics=metrics))
@@ -181,7 +181,7 @@ class _Session:
         state = {"data": self.data, **self.training.state()}
         if self.training.mesh is not None:
             self.run.save_shards(state)
-        elif ranks.rank() == 0:
+        elif distributed.rank() == 0:
             self.run.save_checkpoint(state)
         self.saved_step, self.saved_time = self.training.step, time.monotonic()
 
@@ -201,7 +201,7 @@ class _Session:
 
     def _end(self, state: str, **details: Any) -> Result:
         metrics = self.training.metrics
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             if state == "stopped":
                 self.run.write_status(state, **details)
             else:
@@ -210,7 +210,7 @@ class _Session:
 
     def fail(self, error: BaseException) -> None:
         """Leave word of what went wrong, if the disk still takes it."""
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             with contextlib.suppress(LabError):
                 if isinstance(error, KeyboardInterrupt):
                     self.run.write_status("stopped", step=self.training.step)
@@ -219,7 +219,7 @@ class _Session:
 
 
 def _ended(run: Run) -> Result | None:
-    if ranks.rank() != 0:
+    if distributed.rank() != 0:
         return None
     status = run.status()
     if status["state"] not in ENDED:
@@ -237,7 +237,7 @@ def _check_fsdp(device: torch.device) -> None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise LabError(
             "fsdp=True: there is no process group; use torchrun --nproc-per-node N -m dynabound train … --fsdp, "
-            "or call train within dynabound.lab.ranks.joined(device, group=True)"
+            "or call train within dynabound.lab.distributed.joined(device, group=True)"
         )
 
 
@@ -250,7 +250,7 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
         "device": str(training.device),
         "seed": training.spec.seed,
         "threads": torch.get_num_threads(),
-        "ranks": ranks.count(),
+        "ranks": distributed.count(),
         "fsdp": training.mesh is not None,
         "data": data,
         "commit": _commit(),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dynabound.lens._extra import need
+from dynabound._extras import need
 from dynabound.lens.history import History
 
 if TYPE_CHECKING:

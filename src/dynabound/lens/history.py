@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from dynabound._extras import need
 from dynabound._files import replacing
-from dynabound.lens._extra import need
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

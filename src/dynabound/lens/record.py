@@ -15,9 +15,9 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import Self
 
+from dynabound._dtensor import whole
 from dynabound.lens.history import History
 from dynabound.lens.rates import Rates, last_rates, rule_of
-from dynabound.optim._dtensor import whole
 
 __all__ = ["LearningRateLens"]
 

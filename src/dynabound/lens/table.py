@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynabound.lens._extra import need
+from dynabound._extras import need
 
 
 def build(summary: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The update rule in one pass over memory: the C kernel of ``_fused.c``, loaded if it was built."""
+"""The update rule in one pass over memory: the C kernel of ``_kernel.c``, loaded if it was built."""
 
 from __future__ import annotations
 

@@ -12,10 +12,10 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
+from dynabound._dtensor import whole
 from dynabound.bounds import Bounds
-from dynabound.optim import _checkpoint
-from dynabound.optim._dtensor import whole
-from dynabound.optim._plan import Lists, Update, plan
+from dynabound.optim import _state_dict as _checkpoint
+from dynabound.optim._dispatch import Lists, Update, plan
 from dynabound.optim._validate import check_params, normalize
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]

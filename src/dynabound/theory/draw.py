@@ -11,8 +11,8 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from dynabound.theory.failures import OUTCOMES
-from dynabound.theory.verdicts import Study
+from dynabound.theory.study import Study
+from dynabound.theory.theorems_1_to_3 import OUTCOMES
 
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK, GREY = (

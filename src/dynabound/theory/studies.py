@@ -12,9 +12,10 @@ from typing import Any
 import matplotlib
 
 from dynabound._files import write_whole
-from dynabound.theory import failures, guarantees
+from dynabound.theory import theorems_1_to_3 as failures
+from dynabound.theory import theorems_4_and_5 as guarantees
 from dynabound.theory.draw import draw
-from dynabound.theory.verdicts import Study
+from dynabound.theory.study import Study
 
 STUDIES: dict[str, Callable[..., Study]] = {
     "theorem-1": failures.theorem_1,

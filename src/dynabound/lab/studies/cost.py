@@ -1,0 +1,197 @@
+"""What a set of runs would cost: operations and bytes counted, and a step measured on this machine.
+
+Neither the data sets nor a GPU are needed: a network on torch's meta device has shapes and no contents.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from dynabound.lab.spec import DEFAULT, RunSpec
+from dynabound.lab.tasks import optimizers
+from dynabound.lab.tasks.batches import make_batches
+from dynabound.lab.tasks.datasets import SOURCES, Data, Images, Text, load
+from dynabound.lab.tasks.models import LanguageModel
+from dynabound.lab.training.loop import Training, build_model
+
+__all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Count", "count", "estimate", "gpu_seconds", "kind", "size", "title"]
+
+GPU_FLOPS = 10e12
+"""Operations per second that a data-centre GPU is assumed to sustain on these networks."""
+STEP_SECONDS = 1e-3
+"""What a step on a GPU is assumed to take at least: Python has to start its kernels, however small they are."""
+_PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
+_IMAGES = 16  # are measured, and taken for a part of a batch: a whole one of a wide network takes a CPU minutes
+_TIMED = 3  # steps
+_METRICS = 300  # bytes that an epoch's metrics take
+_RATES = 130  # bytes that a layer's rates take in them
+
+
+@dataclass(frozen=True)
+class Count:
+    """What all runs of a kind have in common."""
+
+    steps: int
+    """Of an epoch."""
+    flops: float
+    """Of an epoch: forward and backward through the training set, forward through the held-out sets."""
+    evaluated: float
+    """Steps of the evaluation after an epoch, each as a third of a training step."""
+    parameters: int
+    layers: int
+    """Tensors of parameters."""
+    model_bytes: int
+    """Parameters and buffers."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """The cost of all runs of one kind."""
+
+    workload: str
+    runs: int
+    steps: int
+    """In all runs together."""
+    flops: float
+    """In all runs together, with the evaluations."""
+    gpu_hours: float
+    """As :func:`gpu_seconds` has them."""
+    seconds: float
+    """On this machine, one run at a time."""
+
+
+def kind(spec: RunSpec) -> RunSpec:
+    """What has to be equal for two runs to take as long per epoch: all but method, seed and budget."""
+    plain = dict(optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False, scale="paper")
+    return replace(spec, **plain)
+
+
+def title(spec: RunSpec) -> str:
+    """What is trained.
+
+    >>> title(RunSpec("ptb", layers=2))
+    'ptb lstm-2'
+    """
+    return f"{spec.task} {spec.model}" + (f"-{spec.layers}" if spec.layers else "")
+
+
+def estimate(specs: Iterable[RunSpec], tell: Callable[[str], None] = lambda _: None) -> list[Cost]:
+    """The cost of ``specs``, each run counted once, with some measured steps of each workload."""
+    kinds: dict[RunSpec, list[RunSpec]] = {}
+    for spec in dict.fromkeys(specs):
+        kinds.setdefault(kind(spec), []).append(spec)
+    costs = []
+    for like, runs in kinds.items():
+        tell(title(like))
+        counted, epochs = count(like), sum(spec.epochs for spec in runs)
+        hours = sum(gpu_seconds(spec) for spec in runs) / 3600
+        seconds = epochs * (counted.steps + counted.evaluated) * _step_seconds(like)
+        costs.append(Cost(title(like), len(runs), epochs * counted.steps, epochs * counted.flops, hours, seconds))
+    return costs
+
+
+def gpu_seconds(spec: RunSpec, flops_per_second: float = GPU_FLOPS) -> float:
+    """How long a run is assumed to take on a GPU."""
+    counted = count(kind(spec))
+    least = (counted.steps + counted.evaluated) * STEP_SECONDS
+    return spec.epochs * max(counted.flops / flops_per_second, least)
+
+
+def size(spec: RunSpec) -> int:
+    """Bytes of the run's folder when it has ended: one checkpoint, which has the metrics too, and the metrics."""
+    counted = count(kind(spec))
+    metrics = spec.epochs * (_METRICS + _RATES * counted.layers * spec.rates)
+    state = 4 * counted.parameters * _state_copies(spec.optimizer)
+    return counted.model_bytes + state + 2 * metrics
+
+
+@cache
+def count(spec: RunSpec) -> Count:
+    """Count the operations and bytes of a kind of runs."""
+    with torch.random.fork_rng([]):
+        data = _stand_in(spec)
+        batches = make_batches(_one_pixel(data), spec, torch.device("cpu"))
+    with torch.device("meta"):
+        model = build_model(spec, data)
+    trained, *held_out = (
+        (data.train, data.valid, data.test) if isinstance(data, Text) else (data.train[1], data.test[1])
+    )
+    forward, both = _flops(model, spec, data)
+    return Count(
+        steps=batches.steps,
+        flops=len(trained[: spec.examples]) * both + sum(map(len, held_out)) * forward,
+        evaluated=sum(1 for split in batches.splits for _ in batches.evaluation(split)) / 3,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        layers=len(list(model.parameters())),
+        model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
+    )
+
+
+def _one_pixel(data: Data) -> Data:
+    """As many images, and nothing to normalise."""
+    if isinstance(data, Text):
+        return data
+    (x, y), (u, v) = data.train, data.test
+    return replace(data, train=(x[..., :1, :1], y), test=(u[..., :1, :1], v))
+
+
+def _flops(model: nn.Module, spec: RunSpec, data: Data) -> tuple[float, float]:
+    """Operations per image or word: forward, and forward and backward."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        if isinstance(model, LanguageModel):
+            words = torch.zeros(spec.bptt or 1, 2, dtype=torch.long)
+            output, number = model(words, model.start(2))[0], words.numel()
+        else:
+            output, number = model(torch.zeros(2, *data.train[0].shape[1:])), 2
+        forward = counter.get_total_flops()
+        output.sum().backward()
+    return forward / number, counter.get_total_flops() / number
+
+
+@cache
+def _state_copies(optimizer: str) -> int:
+    """Numbers that a method remembers for every parameter: found out by letting it make a step."""
+    parameter = torch.nn.Parameter(torch.ones(64))
+    parameter.grad = torch.ones(64)
+    method = optimizers.build(optimizer, [parameter], lr=1e-3)
+    method.step()
+    return sum(value.numel() for value in method.state[parameter].values() if torch.is_tensor(value)) // 64
+
+
+def _step_seconds(spec: RunSpec) -> float:
+    """Seconds of a step on this machine, whatever else it does meanwhile: the median of some."""
+    batch = int(spec.batch_size or 1)
+    small = batch if spec.text else min(batch, _IMAGES)
+    with torch.random.fork_rng([]):
+        training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
+        batches = training.train_epoch()
+        next(batches)  # the first is slower
+        times = [time.perf_counter()]
+        for _ in range(_TIMED):
+            next(batches)
+            times.append(time.perf_counter())
+    return statistics.median(end - start for start, end in itertools.pairwise(times)) * batch / small
+
+
+def _stand_in(spec: RunSpec) -> Data:
+    """Data of the right size and no meaning."""
+    if spec.task not in SOURCES:
+        return load(spec.task)
+    if spec.text:
+        train, valid, test = (torch.randint(_PTB_VOCABULARY, (number,)) for number in _PTB_WORDS)
+        return Text(train, valid, test, _PTB_VOCABULARY)
+    number, held_out, height, width = SOURCES[spec.task].shape
+    channels = 3 if spec.task == "cifar10" else 1
+    number *= 5 if spec.task == "cifar10" else 1
+    images = torch.zeros(1, channels, height, width, dtype=torch.uint8).expand(number, -1, -1, -1)
+    labels = torch.zeros(number, dtype=torch.long)
+    return Images((images, labels), (images[:held_out], labels[:held_out]))

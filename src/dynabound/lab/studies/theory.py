@@ -1,0 +1,44 @@
+"""The theory lab's demonstrations as a part of the reproduction: played once, kept in a folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dynabound.lab.errors import LabError
+
+__all__ = ["NAMES", "missing", "play", "read"]
+
+NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
+
+
+def missing(folder: Path) -> list[str]:
+    """The demonstrations that have not been played yet."""
+    return [name for name in NAMES if read(folder, name) is None]
+
+
+def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
+    """Play one, and write its numbers and pictures; LabError if they cannot be written."""
+    from dynabound.lab.report.figures import save_figure
+    from dynabound.theory.draw import draw
+    from dynabound.theory.studies import STUDIES
+
+    study = STUDIES[name](progress=progress)
+    try:
+        save_figure(name, study.as_dict(), folder, lambda: draw(study))
+    except OSError as error:
+        where = error.filename or folder
+        raise LabError(f"{where}: cannot be written ({error.strerror}); give another --out") from None
+
+
+def read(folder: Path, name: str) -> dict[str, Any] | None:
+    """What a demonstration found; None if it was not played to its end, or has lost its picture."""
+    if not (folder / f"{name}.svg").is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
+    except (OSError, ValueError):
+        return None
+    return found

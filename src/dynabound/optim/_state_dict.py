@@ -1,0 +1,140 @@
+"""Checkpoints: ours, the authors' ``adabound``'s, ``pytorch_optimizer``'s and ``torch.optim.Adam``'s."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynabound._dtensor import cut, is_dtensor
+from dynabound.optim._validate import normalize
+
+# How the arithmetic is carried out is the loading optimizer's business: a checkpoint may come from another machine.
+_IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
+# Names of other packages' hyper-parameters, which live on under ours.
+_FOREIGN = ("amsgrad", "ams_bound", "weight_decouple", "fixed_decay", "adam_debias", "step")
+_NEEDED = frozenset({"step", "exp_avg", "exp_avg_sq"})
+_MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
+
+
+def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """A checkpoint of any known kind in our form; ``own_groups`` give what it does not say.
+
+    Raises ValueError where the checkpoint is of an unknown kind or follows a rule that AdaBound has no name for.
+    """
+    groups = state_dict["param_groups"]
+    sizes, own_sizes = ([len(group["params"]) for group in some] for some in (groups, own_groups))
+    if sizes != own_sizes:
+        raise ValueError(
+            f"the checkpoint has param groups of {sizes} parameters, this optimizer of {own_sizes}: "
+            "construct it with the same groups before loading"
+        )
+    translated = [_translate_group(saved, own) for saved, own in zip(groups, own_groups, strict=True)]
+    state = {key: dict(entry) for key, entry in state_dict["state"].items() if entry}
+    for saved in groups:
+        for key in state.keys() & set(saved["params"]):
+            if "step" in saved:  # pytorch_optimizer counts once per group
+                state[key]["step"] = saved["step"]
+    for key, entry in state.items():
+        _check_entry(key, entry)
+        entry["step"] = torch.as_tensor(entry["step"]).to(torch.int64)
+    return {**state_dict, "state": state, "param_groups": translated}
+
+
+def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    own = {key: value for key, value in own.items() if key != "params"}
+    if "base_lr" in saved and "bounds" in saved:
+        changes = {"bounds": _bounds(saved["bounds"], own["bounds"])}
+    elif "final_lr" in saved and "amsbound" in saved:  # adabound, torch_optimizer
+        changes = {"base_lr": _initial_lr(saved, own["base_lr"])}
+    elif "final_lr" in saved and "ams_bound" in saved:
+        changes = {"base_lr": _initial_lr(saved, own["base_lr"]), **_from_pytorch_optimizer(saved)}
+    elif "amsgrad" in saved:  # torch.optim.Adam, AdamW
+        peak = float(saved["max_lr"]) if "max_lr" in saved else _initial_lr(saved, float(saved["lr"]))
+        changes = {"base_lr": peak, "amsbound": saved["amsgrad"] or own["amsbound"]}
+    else:
+        raise ValueError(
+            f"not a checkpoint that AdaBound can go on from: its groups hold {sorted(saved)}; known are those of "
+            "dynabound, adabound, torch_optimizer.AdaBound, pytorch_optimizer.AdaBound and torch.optim.Adam/AdamW"
+        )
+    saved = {key: value for key, value in saved.items() if key not in _IMPLEMENTATION + _FOREIGN}
+    group = {**own, **saved, **changes}
+    if not (isinstance(group["base_lr"], float) and 0 <= group["base_lr"] < math.inf):
+        raise ValueError(f"base_lr={group['base_lr']!r}: must be a finite number >= 0; the checkpoint is damaged")
+    return {**group, **normalize(group)}
+
+
+def _check_entry(key: Any, entry: dict[str, Any]) -> None:
+    missing, unknown = _NEEDED - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
+    if missing or unknown:
+        what = f"no {', '.join(sorted(missing))}" if missing else f"also {', '.join(sorted(unknown))}"
+        raise ValueError(f"the checkpoint's state of parameter {key!r} has {what}: it is not Adam's or AdaBound's")
+    for name in _MOMENTS & entry.keys():
+        if not isinstance(entry[name], Tensor):
+            raise ValueError(f"the checkpoint's {name} of parameter {key!r} is no tensor: it is damaged")
+
+
+def _bounds(saved: Any, own: Any) -> Any:
+    """A bound function is code, which a checkpoint does not hold: the constructor must have been given it again."""
+    if saved is None and not callable(own):
+        raise ValueError(
+            f"the checkpoint was made with a callable as bounds, this optimizer with bounds={own!r}: "
+            "construct it with that callable before loading"
+        )
+    return own if saved is None else saved
+
+
+def _initial_lr(saved: dict[str, Any], otherwise: float) -> float:
+    """The rate that other packages scale their bounds by is not in their checkpoints, but schedulers leave it there.
+
+    Not OneCycleLR, which chooses a rate of its own and leaves a ``max_lr`` beside it. CyclicLR does so too, and leaves
+    no trace.
+    """
+    return otherwise if "initial_lr" not in saved or "max_lr" in saved else float(saved["initial_lr"])
+
+
+def _from_pytorch_optimizer(saved: dict[str, Any]) -> dict[str, Any]:
+    for name in ("fixed_decay", "adam_debias"):
+        if saved.get(name):
+            raise ValueError(f"the checkpoint uses pytorch_optimizer's {name}=True, which AdaBound has no name for")
+    return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": saved["weight_decouple"]}
+
+
+def match(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
+    """From each parameter to its entry in a translated checkpoint; raises where the two do not fit."""
+    entries = {}
+    for saved, own in zip(state_dict["param_groups"], groups, strict=True):
+        for key, param in zip(saved["params"], own["params"], strict=True):
+            entry = state_dict["state"].get(key, {})
+            for name in _MOMENTS & entry.keys():
+                if entry[name].shape != param.shape:
+                    raise ValueError(
+                        f"the checkpoint's {name} of parameter {key!r} has shape {tuple(entry[name].shape)}, "
+                        f"the parameter {tuple(param.shape)}: the checkpoint is of another model"
+                    )
+                if is_dtensor(entry[name]) and not is_dtensor(param):
+                    raise ValueError(
+                        f"the checkpoint's {name} of parameter {key!r} is a DTensor, but the parameter is not: save "
+                        "whole tensors with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict and "
+                        "StateDictOptions(full_state_dict=True)"
+                    )
+            if entry:
+                entries[param] = entry
+    return entries
+
+
+def restore(entry: dict[str, Any], param: Tensor, dtype: torch.dtype, step_device: torch.device) -> dict[str, Any]:
+    """The state of one parameter, copied from a checkpoint in full precision.
+
+    torch's load_state_dict would round the moments to the parameter's dtype, share its tensors with the checkpoint,
+    and turn the step into a float32, which stops counting at 2**24.
+    """
+    moments = {}
+    for name in sorted(_MOMENTS & entry.keys()):
+        moment = cut(entry[name].to(param.device, dtype, copy=True), param)
+        if type(moment) is Tensor and moment.stride() != param.stride():
+            moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel wants
+        moments[name] = moment
+    return {**entry, **moments, "step": entry["step"].to(step_device, copy=True)}

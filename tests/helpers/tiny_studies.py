@@ -1,0 +1,116 @@
+"""Studies small enough to be run in tests, an engine without processes, and what holds of both engines."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+from dynabound.lab.engines.local import Event, LocalEngine, record_failure
+from dynabound.lab.errors import LabError
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.studies import drive as reproduce
+from dynabound.lab.studies import recipes
+from dynabound.lab.studies.recipes import Study
+from dynabound.lab.train import train
+
+TINY = dict(task="digits", hidden=4, epochs=3, examples=64, batch_size=32)
+
+
+class InProcess:
+    """An engine that runs one run after the other, here."""
+
+    jobs = 1
+
+    def __init__(self) -> None:
+        self.ran: list[RunSpec] = []
+
+    def run(self, specs, store):
+        for spec in specs:
+            self.ran.append(spec)
+            yield Event(spec.name, "started")
+            try:
+                yield Event(spec.name, train(spec, store).state)
+            except RuntimeError as error:
+                record_failure(store, spec, str(error))
+                yield Event(spec.name, "failed", error=str(error))
+
+
+def complete(studies: list[Study], store: Store, engine, listen=lambda event: None) -> None:
+    source = lambda loss: reproduce.wanted(studies, "demo", store, loss)  # noqa: E731
+    reproduce.complete(source, store, engine, lambda specs: None, listen)
+
+
+def numbers(store: Store) -> dict:
+    """All metrics in the store, but for how long they took."""
+    return {
+        run.name: [{k: v for k, v in line.items() if k != "seconds"} for line in run.metrics()] for run in store.runs()
+    }
+
+
+def make_tiny(monkeypatch, name: str = "mnist") -> Study:
+    """One of the paper's studies on a tiny perceptron, without a search unless the test asks for it."""
+    monkeypatch.setitem(recipes.WORKLOADS["demo"], "perceptron", TINY)
+    monkeypatch.setitem(recipes.TUNED, "demo", ())
+    return recipes.STUDIES[name]
+
+
+def specs(count: int, **fields) -> list[RunSpec]:
+    return [RunSpec(**{**TINY, "seed": seed, **fields}) for seed in range(count)]
+
+
+def assert_added_runs_are_run(engine, store: Store) -> None:
+    """Runs that are appended to the list which an engine was given are its runs, too."""
+    given, later, ended = specs(2), specs(5)[2:], []
+    for event in engine.run(given, store):
+        if event.state == "finished":
+            ended.append(event.run)
+            given += later
+            later = []
+    assert sorted(ended) == sorted(spec.name for spec in specs(5))
+
+
+def run_and_die(root: str, after: int) -> None:
+    """Run six runs in two processes, and be killed at the ``after``-th event."""
+    with LocalEngine(jobs=2) as engine:
+        for number, _ in enumerate(engine.run(specs(6), Store(root)), start=1):
+            if number == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def reproduce_and_die(out: str, after: int) -> None:
+    """``dynabound reproduce`` of a tiny study, killed at its ``after``-th touch of a file in its folder."""
+    from dynabound import cli
+
+    recipes.WORKLOADS["demo"]["perceptron"] = TINY
+    recipes.TUNED["demo"] = ()
+    count = iter(range(1, 10**9))
+
+    def hook(event: str, args: tuple) -> None:
+        touched = event in ("open", "os.rename", "os.remove", "os.mkdir") and str(args[0]).startswith(out)
+        if touched and next(count) == after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+    cli.app(["reproduce", "mnist", "--out", out, "--jobs", "2"])
+
+
+def check_as_nobody(out: str) -> None:
+    """Exit with 3 if the folder, or one in it, cannot be written to and the error says so."""
+    if os.getuid() == 0:
+        os.setuid(65534)
+    try:
+        reproduce.check([], Path(out), None)
+    except LabError as error:
+        sys.exit(3 if "cannot be written" in str(error) and "--out" in str(error) else 4)
+
+
+def forget_seconds(store: Store) -> None:
+    """Make every epoch of every run take one second: what the clock said is all that may differ."""
+    for run in store.runs():
+        path: Path = run.folder / "metrics.jsonl"
+        lines = [{**json.loads(line), "seconds": 1.0} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
