@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
 import json
 import math
@@ -11,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks import optimizers
 
@@ -197,8 +197,7 @@ class RunSpec:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(key, known)
                 raise SpecError(f"{key}: is no field of a spec; the fields are {', '.join(known)}{hint}")
         if "task" not in fields:
             raise SpecError(f"task: is missing; must be {', '.join(TASKS)}")

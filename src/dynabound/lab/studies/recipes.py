@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
 
@@ -249,8 +249,7 @@ def choose(names: Iterable[str], scale: str) -> list[Study]:
         raise LabError(f"scale={scale!r}: must be one of {', '.join(SCALES)}")
     for name in names:
         if name not in STUDIES:
-            near = difflib.get_close_matches(name, STUDIES, 1)
-            hint = f"; did you mean {near[0]}?" if near else ""
+            hint = did_you_mean(name, STUDIES)
             raise LabError(f"study={name!r}: must be one of {', '.join(STUDIES)}{hint}")
     return [STUDIES[name] for name in dict.fromkeys(names)] or list(STUDIES.values())
 

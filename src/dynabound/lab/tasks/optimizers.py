@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
 
@@ -82,7 +82,7 @@ def build(
         cls, fixed = OPTIMIZERS[name].cls, dict(OPTIMIZERS[name].options)
     else:
         raise OptimizerError(
-            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{_close(name, OPTIMIZERS)}"
+            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{did_you_mean(name, OPTIMIZERS)}"
         )
     allowed = inspect.signature(cls).parameters
     arguments = {"lr": lr, **fixed, **(options or {})}
@@ -93,7 +93,9 @@ def build(
     if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
         known = [option for option in allowed if option != "params"]
         for key in arguments.keys() - set(known):
-            raise OptimizerError(f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{_close(key, known)}")
+            raise OptimizerError(
+                f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}"
+            )
     try:
         return cls(params, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -121,8 +123,3 @@ def _import(name: str) -> type[Optimizer]:
             f"optimizer={name!r}: is a {type(cls).__name__}; must be a subclass of torch.optim.Optimizer"
         )
     return cls
-
-
-def _close(word: str, words: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(words), 1)
-    return f"; did you mean {near[0]}?" if near else ""
