@@ -15,7 +15,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import Self
 
-from dynabound._dtensor import whole
+from dynabound._dtensor import full_tensor
 from dynabound.lens.history import History
 from dynabound.lens.rates import Rates, last_rates, rule_of
 
@@ -147,7 +147,7 @@ class LearningRateLens(History):
 
     def _measure(self, name: str, given: Rates) -> list[float]:
         """The columns of one parameter; NaN is counted, and left out of the order statistics."""
-        given = Rates(whole(given.unclipped), given.bounds)
+        given = Rates(full_tensor(given.unclipped), given.bounds)
         rates = given.clip(given.unclipped)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
         self.shapes[name], self.patches[name] = tuple(rates.shape), _patch(rates, generator)

@@ -35,7 +35,7 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 from torch.optim import Optimizer
 
-from dynabound._dtensor import cut
+from dynabound._dtensor import shard_like
 from dynabound.lab import distributed
 from dynabound.lab.checkpoints import file as checkpoint
 from dynabound.lab.checkpoints.file import DamagedError
@@ -84,7 +84,7 @@ def place(
 
 
 def _cut(value: Any, like: Tensor) -> Any:
-    return cut(value.to(like.device), like) if isinstance(value, Tensor) and value.shape == like.shape else value
+    return shard_like(value.to(like.device), like) if isinstance(value, Tensor) and value.shape == like.shape else value
 
 
 def save(folder: Path, state: dict[str, Any], commit: Callable[[dict[str, Any]], None]) -> None:
