@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
-from dynabound._dtensor import cut
+from dynabound._dtensor import shard_like
 from dynabound.lab import distributed
 
 __all__ = ["shard", "shard_states"]
@@ -44,4 +44,4 @@ def shard_states(
 
 
 def _shard(value: Any, like: Tensor) -> Any:
-    return cut(value.to(like.device), like) if isinstance(value, Tensor) and value.shape == like.shape else value
+    return shard_like(value.to(like.device), like) if isinstance(value, Tensor) and value.shape == like.shape else value

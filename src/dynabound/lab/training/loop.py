@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dynabound import bounds
-from dynabound._dtensor import whole
+from dynabound._dtensor import full_tensor
 from dynabound.lab import distributed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import models, optimizers
@@ -245,6 +245,6 @@ def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list
     shares = torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0])
     layers = {}
     for name, param in model.named_parameters():
-        rates = whole(effective_lr(optimizer, param)).float().flatten().cpu().sort().values
+        rates = full_tensor(effective_lr(optimizer, param)).float().flatten().cpu().sort().values
         layers[name] = rates[(shares * (len(rates) - 1)).round().long()].tolist()
     return layers
