@@ -61,3 +61,15 @@ def check_numbers(
 def check_positive(name: str, value: Any) -> float:
     """``value`` as a float, if it is a finite number > 0."""
     return check_number(name, value, lambda x: 0 < x < math.inf, "a finite number > 0")
+
+
+def require(legal: bool, name: str, value: object, allowed: str) -> None:
+    """Raise a ValueError with name=value and what is ``allowed``, unless ``legal``.
+
+    >>> require(False, "steps", 0, "at least 1")
+    Traceback (most recent call last):
+    ...
+    ValueError: steps=0: must be at least 1
+    """
+    if not legal:
+        raise ValueError(f"{name}={value!r}: must be {allowed}")
