@@ -22,10 +22,9 @@ from dynabound import AdaBound
 from dynabound.lab import train as training
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.tasks import datasets
-from dynabound.lab.training.batches import make_batches
+from dynabound.lab.tasks import datasets, models
 from dynabound.lab.tasks.datasets import Data, Images, load
-from dynabound.lab.training.loop import build_model
+from dynabound.lab.training.batches import make_batches
 
 CPU = torch.device("cpu")
 

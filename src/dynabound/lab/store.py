@@ -35,10 +35,10 @@ ENDED = ("finished", "diverged")
 _STATES = ("new", "running", "stopped", "failed", *ENDED)
 # Version 0.1 wrote no checksums: what has none may have its keys only, so that damage to the key of one is noticed.
 _OLD_STATUS = frozenset({"state", "step", "epochs", "error"})
-_OLD_SESSION = frozenset(
-    ("dynabound", "torch", "python", "platform", "device", "seed", "threads", "ranks", "fsdp", "data", "commit")
-    + ("started", "shared")
-)
+_OLD_SESSION = frozenset({
+    "dynabound", "torch", "python", "platform", "device", "seed", "threads", "ranks", "fsdp", "data", "commit",
+    "started", "shared",
+})  # fmt: skip
 
 
 class Store:
