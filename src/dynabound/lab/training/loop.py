@@ -169,7 +169,7 @@ class Training:
         return metrics
 
     def state(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on. All ranks call this: each has its own dropout and carried state."""
+        """Everything the rest of the run depends on. All ranks call this: each has its own random state."""
         local = {"random": _random_states(self.device), "carry": self._carry}
         return {
             **{name: getattr(self, name) for name in _POSITION},
