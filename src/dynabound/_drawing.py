@@ -9,7 +9,7 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ def heat_cells(axes: Axes, logs: Sequence[Sequence[float]], scale: Any) -> Any:
     return image
 
 
-def rates_over_time(axes: Axes, times: Sequence[float], series: dict[str, Sequence[float]]) -> None:
+def rates_over_time(axes: Axes, times: Sequence[float], series: Mapping[str, Sequence[float]]) -> None:
     """Draw ``max``, ``median`` and ``min`` of ``series``, with a marker where there are too few points for a line."""
     for column, colour, style in (("max", VERMILION, "--"), ("median", BLUE, "-"), ("min", GREEN, ":")):
         axes.plot(times, series[column], style, color=colour, label=column, marker="." if len(times) < 3 else "")

@@ -21,13 +21,13 @@ def missing(folder: Path) -> list[str]:
 
 def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Play one, and write its numbers and pictures; LabError if they cannot be written."""
-    from dynabound.lab.report.figures import save_figure
+    from dynabound import _drawing
     from dynabound.theory.draw import draw
     from dynabound.theory.studies import STUDIES
 
     study = STUDIES[name](progress=progress)
     try:
-        save_figure(name, study.as_dict(), folder, lambda: draw(study))
+        _drawing.save(name, study.as_dict(), folder, lambda: draw(study), version=6)
     except OSError as error:
         where = error.filename or folder
         raise LabError(f"{where}: cannot be written ({error.strerror}); give another --out") from None
