@@ -18,7 +18,7 @@ from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
-from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks import catalog, datasets
 from dynabound.lab.tasks.download import fetch as fetch_data
 from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
@@ -118,8 +118,8 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Show where each data set is."""
-    rows = [(name, "embedded") for name in datasets.EMBEDDED]
-    for name in datasets.SOURCES:
+    rows = [(name, "embedded") for name in catalog.EMBEDDED]
+    for name in catalog.SOURCES:
         folder = datasets.locate(name, data_dir)
         rows.append((name, str(folder) if folder else f"missing: dynabound data fetch {name}"))
     if as_json:
@@ -131,7 +131,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @data.command("fetch", epilog="Example: dynabound data fetch mnist cifar10")
 def data_fetch(
-    names: Annotated[list[str], typer.Argument(**one_of(datasets.SOURCES, "Data sets.", argument=True))],
+    names: Annotated[list[str], typer.Argument(**one_of(catalog.SOURCES, "Data sets.", argument=True))],
     data_dir: DataDir = None,
     quiet: Quiet = False,
 ) -> None:

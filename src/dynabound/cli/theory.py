@@ -17,16 +17,18 @@ from dynabound.cli import tables
 from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import Json, examples, one_of
 from dynabound.theory import studies
-from dynabound.theory.study import Study
+from dynabound.theory.study import Demonstration
 
 __all__ = ["theory"]
+
+_NAMES = (*studies.DEMONSTRATIONS, "all")
 
 
 @examples("dynabound theory", "dynabound theory theorem-3 --C 50 --seeds 3", "dynabound theory all --out theory")
 def theory(
     names: Annotated[
         list[str] | None,
-        typer.Argument(**one_of((*studies.STUDIES, "all"), "Studies to run; none: list them", argument=True)),
+        typer.Argument(**one_of(_NAMES, "Demonstrations to run; none: list them", argument=True)),
     ] = None,
     alpha: Annotated[float | None, typer.Option(help="Initial step size α.")] = None,
     beta1: Annotated[float | None, typer.Option(help="β₁.")] = None,
@@ -42,7 +44,7 @@ def theory(
 ) -> None:
     """Run the paper's theorems: a verdict on every claim, figures and all numbers."""
     if not names:
-        listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.STUDIES.items()}
+        listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.DEMONSTRATIONS.items()}
         typer.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_list(listed)
         return
     check_folder(out)
@@ -51,7 +53,7 @@ def theory(
     try:
         chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
         # Nothing is written before all have run: some mistakes in the options show up only on the way.
-        results = [_run(studies.STUDIES[name], name, options) for name, options in chosen.items()]
+        results = [_run(studies.DEMONSTRATIONS[name], name, options) for name, options in chosen.items()]
     except ValueError as error:
         raise CommandError(str(error)) from None
     files = [studies.write(study, out) for study in results]
@@ -64,14 +66,14 @@ def theory(
         _print_study(study, paths)
 
 
-def _run(run: Callable[..., Study], name: str, options: dict[str, object]) -> Study:
+def _run(run: Callable[..., Demonstration], name: str, options: dict[str, object]) -> Demonstration:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
-def _print_study(study: Study, paths: list[Path]) -> None:
+def _print_study(study: Demonstration, paths: list[Path]) -> None:
     table = Table(title=study.title, title_justify="left", title_style="bold")
     for heading in ("claim", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")
