@@ -13,8 +13,6 @@ from dynabound.lab.engines import ray_driver as ray_engine
 from dynabound.lab.engines import ray_task
 from dynabound.lab.errors import LabError
 from dynabound.lab.store import Run, Store
-from dynabound.lab.studies import simulate as schedule
-from dynabound.lab.studies.recipes import choose
 from dynabound.lab.train import train
 from helpers import tiny_studies as cases
 
@@ -98,14 +96,6 @@ def test_a_run_that_fails_before_it_begins_has_no_session(here, tmp_path, monkey
     assert store.run(spec).environment() == []
     assert run(here, [spec], store)[spec.name].state == "finished"
     assert [session["shared"] for session in store.run(spec).environment()] == [False]
-
-
-def test_a_session_without_a_device_does_not_break_the_plan(tmp_path):
-    store, (spec,) = Store(tmp_path), cases.specs(1)
-    train(spec, store)
-    (store.run(spec).folder / "environment.json").write_text('[{"shared": false}]')
-    assert [source for _, source in schedule._measured(store).values()] == ["1 runs on ?"]
-    assert schedule.plan(choose(["mnist"], "demo"), "demo", store, [1], 1e12)["runs"]
 
 
 @pytest.mark.parametrize("token", [True, False])

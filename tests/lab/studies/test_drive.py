@@ -12,19 +12,19 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab.engines.local import record_failure
+from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.report import figures
 from dynabound.lab.report import summary as report
-from dynabound.lab.report.results import curves, losses
+from dynabound.lab.report.results import curves
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
-from dynabound.lab.studies import drive as reproduce
-from dynabound.lab.studies import recipes
-from dynabound.lab.studies import simulate as schedule
+from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import losses
 from dynabound.lab.studies.recipes import REFERENCE, STUDIES, WORKLOADS, choose
 from dynabound.lab.studies.search import GRIDS, search
+from dynabound.lab.studies.simulate import estimate_time
 from helpers import tiny_studies as cases
 from helpers import worker
 
@@ -87,7 +87,7 @@ def test_a_study_is_complete_and_never_run_again(tiny, done):
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
     assert engine.ran == []
-    assert all(planned.state == "finished" for planned in reproduce.plan([tiny], "demo", store))
+    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", store))
 
 
 def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
@@ -124,13 +124,14 @@ def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
     store = Store(tmp_path)
     studies = [recipes.Study("mnist", "", "", tuple(row for row in tiny.rows if row.label in ("SGDM", "AdaBound")))]
 
-    class Impatient(cases.InProcess):
-        def run(self, specs, store):
-            yield from super().run(specs[:2], store)
+    class Interrupted(cases.InProcess):
+        def events(self):
+            del self.queue[2:]
+            yield from super().events()
             raise KeyboardInterrupt
 
     ran = []
-    for engine in (Impatient(), Impatient(), cases.InProcess()):
+    for engine in (Interrupted(), Interrupted(), cases.InProcess()):
         try:
             cases.complete(studies, store, engine)
         except KeyboardInterrupt:
@@ -153,7 +154,7 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     store, engine = Store(tmp_path), cases.InProcess()
     record_failure(store, grid[-1], "the disk was full")
     engine.jobs = 100
-    reproduce.complete(reproduce.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
+    drive.complete(plan.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
     assert engine.ran[:5] == grid
     assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
@@ -177,8 +178,8 @@ def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypat
     assert losses(store)(broken.spec()) == float("inf")
     assert losses(store, ())(broken.spec()) is None
     assert report.write(report.build([tiny], "demo", tmp_path), tmp_path).is_file()
-    assert schedule.plan([study], "demo", store, [1], 1e12)["runs"] == 1
-    states = {planned.spec.name: planned.state for planned in reproduce.plan([study], "demo", store)}
+    assert estimate_time([study], "demo", store, [1], 1e12)["runs"] == 1
+    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", store)}
     assert [name for name, state in states.items() if state != "finished"] == [broken.name]
     engine = cases.InProcess()
     cases.complete([study], store, engine)
@@ -245,7 +246,7 @@ def test_adabound_starts_like_adam_on_digits(tmp_path):
 
 
 def first_loss(spec, folder):
-    assert [event.state for event in cases.InProcess().run([spec], Store(folder))] == ["started", "finished"]
+    assert [event.state for event in cases.execute(cases.InProcess(), [spec], Store(folder))] == ["started", "finished"]
     return Store(folder).run(spec).metrics()[0]["train_loss"]
 
 
@@ -299,7 +300,7 @@ def test_a_folder_that_cannot_be_written_is_told(locked):
 def test_a_file_in_the_place_of_a_folder_is_told(name, tmp_path):
     (tmp_path / name).write_text("")
     with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
-        reproduce.check([], tmp_path, None)
+        drive.check([], tmp_path, None)
 
 
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):

@@ -1,4 +1,4 @@
-"""The theory lab's demonstrations as a part of the reproduction: played once, kept in a folder."""
+"""The theory studies as a part of the reproduction: computed once, kept in a folder."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
 
 
 def missing(folder: Path) -> list[str]:
-    """The demonstrations that have not been played yet."""
+    """The studies that have not been computed yet."""
     return [name for name in NAMES if read(folder, name) is None]
 
 
 def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Play one, and write its numbers and pictures; LabError if they cannot be written."""
-    from dynabound.lab.report.figures import save_figure
+    """Compute one, and write its numbers and figures; LabError if they cannot be written."""
+    from dynabound._drawing import save
     from dynabound.theory.draw import draw
     from dynabound.theory.studies import STUDIES
 
     study = STUDIES[name](progress=progress)
     try:
-        save_figure(name, study.as_dict(), folder, lambda: draw(study))
+        save(name, study.as_dict(), folder, lambda: draw(study))
     except OSError as error:
         where = error.filename or folder
         raise LabError(f"{where}: cannot be written ({error.strerror}); give another --out") from None
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:
-    """What a demonstration found; None if it was not played to its end, or has lost its picture."""
+    """The results of a study; None if it was not computed to its end, or has lost its figure."""
     if not (folder / f"{name}.svg").is_file():
         return None
     try:
