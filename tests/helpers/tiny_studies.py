@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 from dynabound.lab.engines.base import Event, record_failure
@@ -84,6 +85,12 @@ def assert_added_runs_are_run(engine, store: Store) -> None:
     assert sorted(ended) == sorted(spec.name for spec in specs(5))
 
 
+def hide_marker(monkeypatch) -> None:
+    """Make Ray tasks believe that they do not see the driver's store: they look for a marker that is not there."""
+    missing = lambda root, prefix: nullcontext(root / ".seen-by-none")  # noqa: E731
+    monkeypatch.setattr("dynabound.lab.engines.ray_driver.locked_temporary_folder", missing)
+
+
 def run_and_die(root: str, after: int) -> None:
     """Execute six runs in two processes; kill this process at the ``after``-th event."""
     with LocalEngine(jobs=2) as engine:
@@ -93,7 +100,7 @@ def run_and_die(root: str, after: int) -> None:
 
 
 def reproduce_and_die(out: str, after: int) -> None:
-    """``dynabound reproduce`` of a tiny study, killed when it touches a file of its folder for the ``after``-th time."""
+    """``dynabound reproduce`` of a tiny study, killed at its ``after``-th access to a file in ``out``."""
     from dynabound import cli
 
     recipes.WORKLOADS["demo"]["perceptron"] = TINY
