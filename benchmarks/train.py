@@ -22,10 +22,9 @@ from dynabound import AdaBound
 from dynabound.lab import train as training
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.tasks import datasets
-from dynabound.lab.tasks.batches import make_batches
+from dynabound.lab.tasks import datasets, models
 from dynabound.lab.tasks.datasets import Data, Images, load
-from dynabound.lab.training.loop import build_model
+from dynabound.lab.training.batches import make_batches
 
 CPU = torch.device("cpu")
 
@@ -45,7 +44,7 @@ def best(rounds: int, *candidates: Callable[[], float]) -> list[float]:
 
 def bare(spec: RunSpec, data: Images) -> float:
     """Seconds of a loop that only trains and tests: no metrics but the loss, no checkpoints, no way to stop it."""
-    model = build_model(spec, data)
+    model = models.build(spec.model, spec.to_dict(), data)
     optimizer = AdaBound(model.parameters(), lr=1e-3)
 
     def prepare(x: Tensor) -> Tensor:

@@ -10,9 +10,9 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
 from dynabound.lab.tasks import datasets
-from dynabound.lab.tasks.batches import make_batches
 from dynabound.lab.train import train
 from dynabound.lab.training import loop
+from dynabound.lab.training.batches import make_batches
 from helpers import worker
 
 DIGITS = RunSpec("digits", hidden=16, epochs=3)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def train(
         ('finished', 2, True)
     """
     run = store.run(spec)
-    ended: Result | None = distributed.share(_ended(run))
+    ended: Result | None = distributed.broadcast(_ended(run))
     if ended:
         return ended
     where = distributed.local_device(device)
@@ -103,7 +104,7 @@ def train(
     with torch.random.fork_rng(devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         training = Training(spec, data, where, fsdp)
         with run.lock() if distributed.rank() == 0 else contextlib.nullcontext():
-            ended = distributed.share(_ended(run))  # by another process, while this one was getting ready
+            ended = distributed.broadcast(_ended(run))  # by another process, while this one was getting ready
             if ended:
                 return ended
             session = _Session(run, training, datasets.fingerprint(data), checkpoint_steps, checkpoint_minutes)
@@ -131,10 +132,10 @@ class _Session:
         if mesh is not None:
             state = self.run.load_checkpoint(mesh)
         else:
-            state = distributed.share(self.run.load_checkpoint() if distributed.rank() == 0 else None)
+            state = distributed.broadcast(self.run.load_checkpoint() if distributed.rank() == 0 else None)
         if state is not None:
             self._check(state)
-            self.training.restore(state)
+            self._restore(state)
             self.saved_step = self.training.step
         if distributed.rank() == 0:
             session = _environment(self.training, self.data)
@@ -149,12 +150,22 @@ class _Session:
                 f"version's text: give it that, or dynabound runs remove {self.run.name} --out {self.run.folder.parent}"
             )
 
+    def _restore(self, state: dict[str, Any]) -> None:
+        try:
+            self.training.restore(state)
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise StoreError(
+                f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); remove the run and train it "
+                f"again: dynabound runs remove {self.run.name} --out {self.run.folder.parent}"
+            ) from error
+
     def run_to_end(self, progress: Callable[[Progress], None] | None, stop: Callable[[], bool] | None) -> Result:
         training, spec = self.training, self.training.spec
         try:
             while training.epoch <= spec.epochs:
                 for _ in training.train_epoch():
-                    stopped, due = distributed.anyone(training.device, bool(stop and stop()), self._due())
+                    stopped, due = distributed.any_rank(training.device, bool(stop and stop()), self._due())
                     if stopped or due:
                         self._save()
                     if stopped:
@@ -247,10 +258,11 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu": _cpu_model(),
         "device": str(training.device),
         "seed": training.spec.seed,
         "threads": torch.get_num_threads(),
-        "ranks": distributed.count(),
+        "ranks": distributed.world_size(),
         "fsdp": training.mesh is not None,
         "data": data,
         "commit": _commit(),
@@ -259,13 +271,26 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The git commit of the working directory, if it has one."""
+    """The commit that dynabound was installed from, if pip installed it from a repository.
+
+    Never asks git about the working directory: that is not dynabound's, and its configuration may run programs.
+    """
     try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
+        origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
         return None
-    return answer.stdout.strip() or None
+    commit = origin.get("vcs_info", {}).get("commit_id")
+    return str(commit) if commit else None
+
+
+def _cpu_model() -> str:
+    """The processor's name: the last digits of a training depend on it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in fields if key.strip() == "model name"), platform.machine())
 
 
 def _compare(sessions: list[dict[str, Any]], now: dict[str, Any]) -> None:

@@ -52,7 +52,7 @@ def train_on_ranks(
                 "RANK": rank,
                 "LOCAL_RANK": rank,
                 "WORLD_SIZE": ranks,
-                distributed.MEETING: f"{folder.name}/meeting",
+                distributed.RENDEZVOUS_FILE: f"{folder.name}/meeting",
             }
             arguments = (theirs, environment, threads, spec.to_dict(), str(store.root), options)
             processes.append(context.Process(target=_run_rank, args=arguments, daemon=True))

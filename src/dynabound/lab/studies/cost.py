@@ -18,11 +18,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dynabound.lab.describe import workload_key, workload_title
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.tasks import optimizers
-from dynabound.lab.tasks.batches import make_batches
-from dynabound.lab.tasks.datasets import SOURCES, Data, Images, Text, load
+from dynabound.lab.tasks import models, optimizers
+from dynabound.lab.tasks.catalog import SOURCES
+from dynabound.lab.tasks.datasets import Data, Images, Text, load
 from dynabound.lab.tasks.models import LanguageModel
-from dynabound.lab.training.loop import Training, build_model
+from dynabound.lab.training.batches import make_batches
+from dynabound.lab.training.loop import Training
 
 __all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Profile", "estimate", "gpu_seconds", "profile", "size"]
 
@@ -108,7 +109,7 @@ def profile(spec: RunSpec) -> Profile:
         data = _stand_in(spec)
         batches = make_batches(_one_pixel(data), spec, torch.device("cpu"))
     with torch.device("meta"):
-        model = build_model(spec, data)
+        model = models.build(spec.model, spec.to_dict(), data)
     trained, *held_out = (
         (data.train, data.valid, data.test) if isinstance(data, Text) else (data.train[1], data.test[1])
     )

@@ -12,7 +12,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import losses, read
 from dynabound.lab.studies.search import Loss
-from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks import catalog, datasets
 
 __all__ = ["check", "complete"]
 
@@ -65,7 +65,7 @@ def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> N
     missing = [
         task
         for task in dict.fromkeys(spec.task for spec in specs)
-        if task in datasets.SOURCES and datasets.locate(task, data_dir) is None
+        if task in catalog.SOURCES and datasets.locate(task, data_dir) is None
     ]
     if missing:
         names = " ".join(missing)

