@@ -12,6 +12,8 @@ from dynabound.lab.store import LockedError, Store
 from helpers import tiny_studies as cases
 from helpers import worker
 
+pytestmark = pytest.mark.processes
+
 
 @pytest.fixture(scope="module")
 def engine():

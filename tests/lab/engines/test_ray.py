@@ -29,6 +29,7 @@ from helpers.runs import assert_follows
 # Read by Ray as it is imported: everything binds to 127.0.0.1.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
+pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow]
 LONG = dict(epochs=500)  # seconds, so that there is time to kill it
 
 
@@ -217,7 +218,7 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     """Ray's own messages stay out of the output, even when a process dies."""
     options = ["--hidden=4", "--epochs=3", "--examples=64", "--batch-size=32", "--seeds=1", f"--out={tmp_path}"]
     command = [sys.executable, "-m", "dynabound", "tune", "digits", "--optimizer=helpers.deadly:Dies", *options]
-    answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=120,
+    answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=800,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)  # fmt: skip
     assert answer.returncode == 1, answer.stderr
     assert json.loads(answer.stdout)["helpers.deadly:Dies"]["tried"] == []
@@ -225,7 +226,7 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     assert "process" in run.status()["error"]
 
 
-def test_a_study_goes_on_and_tells_the_traceback_of_a_run_that_raises(connected, tmp_path, monkeypatch):
+def test_a_study_continues_and_shows_the_traceback_of_a_run_that_raises(connected, tmp_path, monkeypatch):
     study = cases.make_tiny(monkeypatch)
     rows = (replace(study.rows[0], optimizer="helpers.deadly:Raises"), *study.rows[1:])
     monkeypatch.setitem(recipes.STUDIES, "mnist", replace(study, rows=rows, seeds={**study.seeds, "demo": 1}))

@@ -10,6 +10,8 @@ from dynabound.lab.store import LockedError, Store
 from helpers import tiny_studies as cases
 from helpers import worker
 
+pytestmark = pytest.mark.processes
+
 
 def spawn(spec, root, stop=lambda: False, device="cpu"):
     seen = []

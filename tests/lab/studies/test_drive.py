@@ -1,4 +1,4 @@
-"""Whole studies, made small: what is run, what is kept, what the figures show, what the user is told."""
+"""Whole studies, made small: what is run, what is kept, what the figures and messages say."""
 
 import json
 import random
@@ -102,6 +102,8 @@ def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
     assert cases.numbers(store) == before
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, done, tmp_path):
     killed, choose, exits = tmp_path / "killed", random.Random(0), []
     for most in (10, 60, 100, 200, 300, 10**9):
@@ -119,7 +121,8 @@ def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, don
     assert pages[0] == pages[1]
 
 
-def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
+@pytest.mark.slow
+def test_a_search_resumes_and_repeats_nothing(tiny, monkeypatch, tmp_path):
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
     store = Store(tmp_path)
     studies = [recipes.Study("mnist", "", "", tuple(row for row in tiny.rows if row.label in ("SGDM", "AdaBound")))]
@@ -219,7 +222,7 @@ def test_the_data_behind_the_figure(tiny, done):
     assert study["runs"] == {"finished": 21}
 
 
-def test_figures_are_drawn_once_and_anew_when_the_data_changes(tiny, done, tmp_path):
+def test_figures_are_drawn_again_only_when_the_data_changes(tiny, done, tmp_path):
     (study,) = report.build([tiny], "demo", done)["studies"]
     data = study["figures"][0]["data"]
     paths = figures.save("mnist", data, tmp_path)
@@ -261,7 +264,7 @@ def first_loss(spec, folder):
         (["tune", "digits", "--optimizer", "adma"], "optimizer='adma'"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
+def test_errors_are_one_line(arguments, expected, tmp_path):
     result = run(*arguments, "--out", str(tmp_path / "new"))
     assert result.exit_code == 1
     assert expected in result.stderr
@@ -269,7 +272,7 @@ def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):
+def test_missing_data_is_an_error_before_anything_is_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DYNABOUND_DATA", raising=False)
     result = run("reproduce", "mnist", "ptb", "--scale", "laptop", "--out", str(tmp_path / "out"))
@@ -278,7 +281,7 @@ def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     result = run("reproduce", "mnist", "--out", str(tmp_path / "file" / "out"))
     assert result.exit_code == 1
@@ -286,8 +289,9 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     assert "--out" in result.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("locked", [".", "runs", "theory"])
-def test_a_folder_that_cannot_be_written_is_told(locked):
+def test_a_folder_that_cannot_be_written_is_an_error(locked):
     with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
         Path(out).chmod(0o777)
         (Path(out) / locked).mkdir(exist_ok=True)
@@ -297,12 +301,13 @@ def test_a_folder_that_cannot_be_written_is_told(locked):
 
 
 @pytest.mark.parametrize("name", ["runs", "theory"])
-def test_a_file_in_the_place_of_a_folder_is_told(name, tmp_path):
+def test_a_file_instead_of_a_folder_is_an_error(name, tmp_path):
     (tmp_path / name).write_text("")
     with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
         drive.check([], tmp_path, None)
 
 
+@pytest.mark.processes
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     out = str(tmp_path / "out")
     result = run("reproduce", "mnist", "--out", out, "--jobs", "2", "--json")
@@ -317,6 +322,7 @@ def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     assert (tmp_path / "out" / "demo" / "report.html").read_bytes() == page
 
 
+@pytest.mark.processes
 def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, tmp_path):
     rows = [replace(row, optimizer="helpers.deadly:Raises") if row.label == "SGDM" else row for row in tiny.rows]
     monkeypatch.setitem(STUDIES, "mnist", replace(tiny, rows=tuple(rows), seeds={"demo": 1}))
@@ -327,7 +333,7 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
     assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 
-def test_a_failed_run_of_a_search_is_told_too(tiny, monkeypatch, tmp_path):
+def test_a_failed_run_of_a_search_is_reported_too(tiny, monkeypatch, tmp_path):
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
     row = next(row for row in tiny.rows if row.label == "AdaGrad")
     study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
@@ -355,7 +361,7 @@ def test_bars_tell_a_run_that_diverged_from_one_that_is_missing(tmp_path):
     assert [bar.get_height() for bar in axes.patches] == [0, 0, 93.0]
 
 
-def test_theory_is_read_not_played_again(tmp_path):
+def test_theory_is_read_and_not_computed_again(tmp_path):
     assert theorems.missing(tmp_path) == list(theorems.NAMES)
     theorems.play("counterexample", tmp_path, lambda done, total: None)
     assert theorems.missing(tmp_path) == list(theorems.NAMES)[:-1]
@@ -373,7 +379,7 @@ def test_theory_is_read_not_played_again(tmp_path):
     assert "counterexample" in theorems.missing(tmp_path / "theory")
 
 
-def test_theory_that_cannot_be_written_is_told(tmp_path):
+def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
         theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
@@ -387,7 +393,7 @@ def test_theory_that_cannot_be_written_is_told(tmp_path):
         (["report", "mnist"], (report, "write")),
     ],
 )
-def test_an_interrupted_command_says_how_to_go_on(arguments, during, tiny, done, tmp_path, monkeypatch):
+def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 

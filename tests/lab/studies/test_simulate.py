@@ -139,7 +139,7 @@ def test_runs_that_an_engine_loses_are_not_submitted_twice(tmp_path):
     assert engine.ran == cases.specs(6)
 
 
-def test_a_search_is_played_with_its_best_inside():
+def test_a_search_is_simulated_with_its_best_inside():
     sizes = {}
     for method in ("sgdm", "adagrad", "adam", "amsgrad", "adabound", "amsbound"):
         row = next(row for row in recipes.STUDIES["mnist"].rows if row.optimizer == method)
@@ -157,16 +157,16 @@ def test_stored_runs_count_as_made_and_measured(monkeypatch, tmp_path):
     store = Store(tmp_path / "runs")
     adam = [RunSpec(**{**cases.TINY, "optimizer": "adam", "seed": seed}) for seed in (0, 1)]
     seconds = [line["seconds"] for spec in adam for line in train(spec, store).metrics]
-    told = estimate_time([study], "demo", store, [1, 2], 1e12)
-    assert told["runs"] == 7 * 3 - 2
-    (workload,) = told["workloads"]
+    estimate = estimate_time([study], "demo", store, [1, 2], 1e12)
+    assert estimate["runs"] == 7 * 3 - 2
+    (workload,) = estimate["workloads"]
     assert workload["time"] == "measured: 2 runs on cpu"
-    assert told["work_seconds"] == pytest.approx(19 * 3 * sum(seconds) / len(seconds))
-    run = told["work_seconds"] / 19
-    assert [found["makespan"] for found in told["schedules"]] == pytest.approx([19 * run, 10 * run])
+    assert estimate["work_seconds"] == pytest.approx(19 * 3 * sum(seconds) / len(seconds))
+    run = estimate["work_seconds"] / 19
+    assert [found["makespan"] for found in estimate["schedules"]] == pytest.approx([19 * run, 10 * run])
 
 
-def test_a_search_that_is_stored_is_gone_on_with(monkeypatch, tmp_path):
+def test_a_stored_search_is_continued(monkeypatch, tmp_path):
     """Its winner is a real run: the finer pass around it is foreseen, and its other seed."""
     study = cases.make_tiny(monkeypatch)
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
@@ -187,16 +187,16 @@ def plan(*arguments):
     return CliRunner().invoke(app, ["reproduce", "--plan", *arguments])
 
 
-def test_the_command_tells_a_table_or_json(tmp_path):
+def test_the_command_prints_a_table_or_json(tmp_path):
     out = ["--out", str(tmp_path / "out")]
-    told = json.loads(plan("mnist", "--workers", "4", "--workers", "100", "--tflops", "5", "--json", *out).stdout)
-    assert [found["workers"] for found in told["schedules"]] == [4, 100]
-    assert [found["limit"] for found in told["schedules"]] == ["total work", "longest chain of runs"]
-    assert told["schedules"][1]["makespan"] == told["chain_seconds"]
-    assert told["runs"] == sum(workload["runs"] for workload in told["workloads"])
-    assert told["bytes"] == sum(workload["bytes"] for workload in told["workloads"])
+    estimate = json.loads(plan("mnist", "--workers", "4", "--workers", "100", "--tflops", "5", "--json", *out).stdout)
+    assert [found["workers"] for found in estimate["schedules"]] == [4, 100]
+    assert [found["limit"] for found in estimate["schedules"]] == ["total work", "longest chain of runs"]
+    assert estimate["schedules"][1]["makespan"] == estimate["chain_seconds"]
+    assert estimate["runs"] == sum(workload["runs"] for workload in estimate["workloads"])
+    assert estimate["bytes"] == sum(workload["bytes"] for workload in estimate["workloads"])
     shown = plan("mnist", *out).stdout
-    assert f"{told['runs']} runs to do at demo scale" in shown
+    assert f"{estimate['runs']} runs to do at demo scale" in shown
     assert all(text in shown for text in ("digits perceptron", "512", "assumed: a GPU does 10 TFLOP/s"))
     assert not (tmp_path / "out").exists()
 
