@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,8 +23,8 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, recipes
 from dynabound.lab.train import train
+from helpers import private_ray, worker
 from helpers import tiny_studies as cases
-from helpers import worker
 from helpers.runs import assert_follows
 
 # Read by Ray as it is imported: everything binds to 127.0.0.1.
@@ -224,6 +225,20 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     assert json.loads(answer.stdout)["helpers.deadly:Dies"]["tried"] == []
     (run,) = Store(tmp_path / "runs").runs()
     assert "process" in run.status()["error"]
+
+
+def test_a_ray_of_its_own_is_closed_to_other_users():
+    """With ``--address local`` as without one, and with a home directory that cannot be written."""
+    pytest.importorskip("psutil")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a short path: it contains Unix sockets
+        assert worker.run(private_ray.inspect, "local", folder) == 0
+        found = json.loads(Path(folder, "found.json").read_text())
+        assert [path.name for path in Path(folder).iterdir()] == ["found.json"], "Ray's files are left"
+    assert found["modes"] == [0o700]
+    assert set(found["listening"]) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert found["commands_with_token"] == found["files_with_token"] == []
+    assert found["stranger"] == ""
+    assert found["jobs"] >= 1
 
 
 def test_a_study_continues_and_shows_the_traceback_of_a_run_that_raises(connected, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -75,15 +76,12 @@ class FakeRay:
     def cancel(self, ref, force):
         assert isinstance(ref, Ref)
 
-    def shutdown(self):
-        pass
-
 
 @pytest.fixture
 def fake(monkeypatch, tmp_path):
     ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
-    monkeypatch.setattr(ray_driver, "connect", lambda address, modules: (ray, True))
+    monkeypatch.setattr(ray_driver, "connected", lambda address, modules: nullcontext(ray))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return ray
 

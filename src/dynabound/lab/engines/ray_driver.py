@@ -28,7 +28,7 @@ from dynabound.lab.engines.base import (
     handle_crash,
     record_failure,
 )
-from dynabound.lab.engines.ray_connection import connect
+from dynabound.lab.engines.ray_connection import connected
 from dynabound.lab.engines.ray_task import execute, locked_temporary_folder, pack, unpack
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
@@ -65,7 +65,8 @@ class RayEngine:
     run save a checkpoint first.
 
     Args:
-        address: "auto", "host:port" or "ray://host:port"; None: start Ray on this machine, for this process alone.
+        address: "auto", "host:port" or "ray://host:port"; None or "local": start Ray on this machine, for this
+            process alone.
         cpus: cores of a run, and its threads.
         gpus: GPUs of a run.
         ranks: processes of a run, which share its cores and GPUs.
@@ -98,25 +99,17 @@ class RayEngine:
         self._marker_stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
-        self._ray, self._ours = connect(self._address, self._modules)
-        try:
+        with contextlib.ExitStack() as stack:
+            self._ray = stack.enter_context(connected(self._address, self._modules))
             self._check_resources()
             self._queue = _start_event_queue(self._ray)
             self._remote = self._ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=0)(execute)
-        except BaseException:
-            self._disconnect()
-            raise
+            self._connection = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        try:
+        with self._connection:
             self._stop()
-        finally:
-            self._disconnect()
-
-    def _disconnect(self) -> None:
-        if self._ours:
-            self._ray.shutdown()
 
     @property
     def jobs(self) -> int:
@@ -131,7 +124,7 @@ class RayEngine:
         if any(self._fit(node["Resources"]) for node in self._ray.nodes() if node["Alive"]):
             return
         request = f"{self._cpus} CPUs" + (f" and {self._gpus:g} GPUs" if self._gpus else "")
-        if self._address is None:
+        if self._address in (None, "local"):
             raise LabError(f"a run asks for {request}, and this machine has {cores()} CPUs; ask for less, or --address")
         log.warning("no node has the %s that a run asks for; waiting until there is one", request)
 
