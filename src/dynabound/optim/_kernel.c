@@ -306,6 +306,20 @@ static const struct { uint8_t param_code, param_bits, state_code, state_bits; } 
 };
 enum { STREAM = sizeof KINDS / sizeof *KINDS };
 
+/* Whether a tensor has memory: not if its storage was resized to 0, nor if it is torch's symbolic zero. A view into an
+ * empty storage has the address NULL plus its offset; so the size of the storage is read where the address is low. */
+static int has_memory(PyObject *list, Py_ssize_t k, const DLTensor *tensor) {
+    if ((uint64_t)(uintptr_t)tensor->data >> 32) return 1;
+    PyObject *object = PyList_GetItem(list, k);
+    PyObject *storage = tensor->data ? PyObject_CallMethod(object, "untyped_storage", NULL) : NULL;
+    PyObject *bytes = storage ? PyObject_CallMethod(storage, "nbytes", NULL) : NULL;
+    int answer = bytes && PyLong_AsSsize_t(bytes) > 0;
+    PyErr_Clear();
+    Py_XDECREF(storage);
+    Py_XDECREF(bytes);
+    return answer;
+}
+
 /* The memory of a plain torch.Tensor or Parameter on the CPU; false for anything else. */
 static int view(PyObject *object, DLTensor *out) {
     PyObject *type = (PyObject *)Py_TYPE(object);
@@ -360,8 +374,9 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
         memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
-    if (out->count && (!p.data || !g.data || !m.data || !v.data || (ams && !vmax.data)))
-        return -1; /* a tensor without memory: freed storage, or torch's symbolic zeros */
+    if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
+                       !has_memory(lists->v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
+        return -1;
     if (overlap(&p, &g, out->count) || overlap(&p, &m, out->count) || overlap(&p, &v, out->count) ||
         overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || overlap(&m, &v, out->count) ||
         (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
