@@ -39,6 +39,37 @@ def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed:
     return float(value)
 
 
+def check_numbers(
+    name: str, values: Any, legal: Callable[[tuple[float, ...]], bool], allowed: str
+) -> tuple[float, ...]:
+    """``values``, a tuple or list of real numbers, as a tuple of floats; errors as in :func:`check_number`.
+
+    >>> check_numbers("box", (1, 0), lambda x: len(x) == 2 and x[0] < x[1], "(low, high) with low < high")
+    Traceback (most recent call last):
+    ...
+    ValueError: box=(1, 0): must be (low, high) with low < high
+    """
+    message = f"{name}={values!r}: must be {allowed}"
+    if not isinstance(values, (tuple, list)) or any(isinstance(x, bool) or not isinstance(x, Real) for x in values):
+        raise TypeError(message)
+    numbers = tuple(map(float, values))
+    if not legal(numbers):
+        raise ValueError(message)
+    return numbers
+
+
 def check_positive(name: str, value: Any) -> float:
     """``value`` as a float, if it is a finite number > 0."""
     return check_number(name, value, lambda x: 0 < x < math.inf, "a finite number > 0")
+
+
+def require(legal: bool, name: str, value: object, allowed: str) -> None:
+    """Raise a ValueError with name=value and what is ``allowed``, unless ``legal``.
+
+    >>> require(False, "steps", 0, "at least 1")
+    Traceback (most recent call last):
+    ...
+    ValueError: steps=0: must be at least 1
+    """
+    if not legal:
+        raise ValueError(f"{name}={value!r}: must be {allowed}")

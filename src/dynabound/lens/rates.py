@@ -1,7 +1,7 @@
 """The effective learning rate of every parameter, for AdaBound and for torch's own optimizers.
 
-An update of any of these optimizers is −rate · direction, element by element, beside whatever weight decay is
-decoupled from it. The direction is what carries the gradient's sign and history, the rate is the rest:
+An update of any of these optimizers is −rate · direction, element by element, apart from decoupled weight decay.
+The direction carries the gradient's sign and history, the rate is the rest:
 
 ===================  ================================================  ==========================================
 optimizer            direction                                         rate
@@ -11,13 +11,13 @@ Adam, AdamW          exp_avg                                           α/(1−�
 RAdam                exp_avg                                           α/(1−β₁ᵗ) · r·√(1−β₂ᵗ)/(√v + ε); α/(1−β₁ᵗ) while
                                                                        the rectification r is not defined
 NAdam                (1−μₜ)/(1−Πμ)·g + μₜ₊₁/(1−μₜ₊₁Πμ)·exp_avg         α / (√(v/(1−β₂ᵗ)) + ε)
-RMSprop              g; with momentum, g + (√v + ε)·μ·buffer           α / (√v + ε), v less the squared mean if centered
+RMSprop              g; with momentum, g + (√v + ε)·μ·buffer           α / (√v + ε); v minus squared mean if centered
 Adagrad              g                                                 α/(1 + (t−1)·lr_decay) / (√sum + ε)
-SGD                  g; with momentum, the buffer (Nesterov: g + μ·it) α
+SGD                  g; with momentum, buffer; Nesterov, g + μ·buffer  α
 ===================  ================================================  ==========================================
 
-g is the gradient with the sign of ``maximize`` and the L2 penalty; v is ``exp_avg_sq``, or its largest value so far
-under ``amsgrad`` and ``amsbound``. Only NAdam's first-moment corrections are in the direction: it has two of them.
+g is the gradient with the sign of ``maximize`` and the L2 penalty; v is ``exp_avg_sq``, or its maximum so far with
+``amsgrad`` and ``amsbound``. NAdam's bias corrections of the first moment are in the direction, because it has two.
 """
 
 from __future__ import annotations
@@ -54,15 +54,15 @@ Rule: TypeAlias = "Callable[[Mapping[str, Any], Mapping[str, Any], Tensor], Rate
 def effective_lr(optimizer: Optimizer, param: Tensor) -> Tensor:
     """The learning rate of every element of ``param`` in the optimizer's last step.
 
-    The rate is what the step multiplied the update direction by, bias corrections included; the module's table says
-    what the direction is. It has the parameter's shape (a complex parameter counts as ``torch.view_as_real`` of it,
-    with a last dimension of 2) and at least float32. It is computed from the stored moments, so with a ``state_dtype``
-    below float32 it is as exact as they are, and from the group's present ``lr``: call it before the scheduler
-    changes that, or let a :class:`~dynabound.lens.LearningRateLens` look. The rates of a DTensor are a DTensor, cut as
-    the parameter is: nothing is sent, and ``full_tensor()``, called by all processes, gathers them.
+    The rate is the factor of the update direction (see the table at the top of the module), bias corrections
+    included. The result has the parameter's shape and at least float32; a complex parameter has the rates of its
+    ``torch.view_as_real``. It is computed from the stored moments, so with a ``state_dtype`` below float32 it is as
+    exact as they are, and from the group's current ``lr``: call it before the scheduler's step, or use a
+    :class:`~dynabound.lens.LearningRateLens`. The rates of a DTensor are a DTensor with the same placement; nothing
+    is communicated until all processes call ``full_tensor()``.
 
-    Raises TypeError for an optimizer without a rule (see :func:`register`), and ValueError for a parameter that is
-    not the optimizer's or was never updated.
+    Raises TypeError for an optimizer without a rule (see :func:`register`), and ValueError for a parameter that
+    belongs to another optimizer or was never updated.
 
     Example:
         >>> import torch
@@ -80,14 +80,14 @@ def effective_lr(optimizer: Optimizer, param: Tensor) -> Tensor:
     rates = last_rates(optimizer, group, param)
     if rates is None:
         raise ValueError(
-            f"param of shape {tuple(param.shape)} was never updated: its rates exist after a step() in which it has a "
+            f"param of shape {tuple(param.shape)} was never updated: it has rates after a step() in which it has a "
             "gradient"
         )
     return rates.clip(rates.unclipped)
 
 
 def register(optimizer_class: type[Optimizer], rule: Rule) -> None:
-    """Teach the lens another optimizer; its subclasses follow the same rule unless they have one of their own.
+    """Add the rule of another optimizer class; its subclasses use it too, unless they have their own.
 
     Example:
         >>> import torch
@@ -104,7 +104,7 @@ def register(optimizer_class: type[Optimizer], rule: Rule) -> None:
 
 
 def rule_of(optimizer: Optimizer) -> Rule:
-    """The rule of the optimizer's class, or of the nearest class that it derives from."""
+    """The rule of the optimizer's class, or of its nearest base class that has one."""
     for cls in type(optimizer).__mro__:
         if cls in _RULES:
             return _RULES[cls]
@@ -117,9 +117,9 @@ def rule_of(optimizer: Optimizer) -> Rule:
 
 @torch.no_grad()
 def last_rates(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor) -> Rates | None:
-    """The rates of the last step, or None where ``param`` never made one; ``group`` is its group, or a changed copy."""
+    """The rates of ``param`` in the last step, or None if it was never updated; ``group`` is its group or a copy."""
     rule, stored = rule_of(optimizer), optimizer.state.get(param, {})
-    if stored.get("step", 1) == 0:  # Adagrad makes its state at construction
+    if stored.get("step", 1) == 0:  # Adagrad creates its state in the constructor
         return None
     state = {name: _real(value) if isinstance(value, Tensor) else value for name, value in stored.items()}
     try:
@@ -127,7 +127,7 @@ def last_rates(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor) ->
     except KeyError:
         if stored:
             raise
-        return None  # the rule needs a state, and there is none yet
+        return None  # the rule reads a state that does not exist yet
 
 
 def _real(tensor: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ def _nadam(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -
 def _radam(group: Mapping[str, Any], state: Mapping[str, Any], param: Tensor) -> Rates:
     correction1, correction2 = _corrections(group, state)
     step_size = float(group["lr"]) / correction1
-    longest = 2 / (1 - group["betas"][1]) - 1  # ρ_∞, the longest average the second moment can stand for
+    longest = 2 / (1 - group["betas"][1]) - 1  # ρ_∞, the limit of ρ_t
     length = longest - 2 * float(state["step"]) * (1 - correction2) / correction2  # ρ_t
     if length <= 5:
         return Rates(torch.full_like(param, step_size, dtype=_wide(param)))

@@ -8,7 +8,7 @@ from dynabound._extras import need
 
 
 def build(summary: dict[str, Any]) -> Any:
-    """A rich ``Table`` of :meth:`~dynabound.lens.history.History.summary`: a row per parameter, and one for all."""
+    """A rich ``Table`` of a :meth:`~dynabound.lens.History.summary`: a row for each parameter, and one for all."""
     low, high = summary["extremes"]
     shares = {"below": f"< {low:g}", "above": f"> {high:g}"}
     if summary["all"]["clipped_low"] is not None:

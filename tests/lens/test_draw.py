@@ -162,7 +162,7 @@ def test_evolution_in_epochs_without_bounds():
     assert figure.axes[0].get_xlabel() == "epoch"
     assert list(figure.axes[0].lines[0].get_xdata()) == [0.5, 1.0, 1.5, 2.0]
     assert not figure.axes[0].collections
-    with pytest.raises(ValueError, match="steps_per_epoch=0: must be a number > 0"):
+    with pytest.raises(ValueError, match="steps_per_epoch=0: must be a finite number > 0"):
         lens.evolution(steps_per_epoch=0)
 
 

@@ -14,6 +14,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
 
 from dynabound import AdaBound, AMSBound
 from dynabound.lens import History, LearningRateLens, Rates, effective_lr, history
+from dynabound.lens.measure import Measure, column_names
 from helpers.lens_training import make_model, train
 
 OPTIMIZERS = [SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop, AdaBound, AMSBound]
@@ -181,7 +182,7 @@ def test_the_betas_are_those_before_the_scheduler_stepped():
     assert lens.latest()["0.weight"]["max"] == used != effective_lr(optimizer, model[0].weight).max().item()
 
 
-def test_a_resumed_optimizer_goes_on_counting():
+def test_a_resumed_optimizer_continues_its_count():
     model = make_model()
     optimizer = AdaBound(model.parameters(), gamma=0.1)
     train(model, optimizer, 5)
@@ -275,9 +276,10 @@ RATE = st.one_of(st.floats(0, 1e6, width=32), st.sampled_from([0.0, math.inf, ma
     bounds=st.none() | st.tuples(st.floats(0, 10, width=32), st.floats(10, 1e4, width=32)),
 )
 def test_statistics_of_any_rates_are_those_of_numpy(values, bounds):
-    model = nn.ParameterDict({"w": nn.Parameter(torch.ones(len(values)))})
-    lens = LearningRateLens(SGD(model.parameters(), lr=0.1), model, extremes=(1.0, 100.0), quantiles=(0.1, 0.9))
-    row = dict(zip(lens.columns, lens._measure("w", Rates(torch.tensor(values), bounds)), strict=True))
+    measure = Measure(extremes=(1.0, 100.0), quantiles=(0.1, 0.5, 0.9), sample=4096, seed=0)
+    numbers, patch, shape = measure("w", Rates(torch.tensor(values), bounds))
+    assert (len(patch), shape) == (min(10, len(values)), (len(values),))
+    row = dict(zip(column_names(measure.quantiles), numbers, strict=True))
     raw = np.array(values, dtype=np.float32)
     rates = raw if bounds is None else np.clip(raw, *bounds)
     valid = rates[~np.isnan(rates)]
@@ -373,8 +375,10 @@ def test_a_compiled_step_is_watched():
     ("options", "error", "message"),
     [
         (dict(every=0), ValueError, r"every=0: must be an integer >= 1"),
+        (dict(every=math.inf), ValueError, r"every=inf"),
+        (dict(every="2"), TypeError, r"every='2'"),
         (dict(every=1.5), ValueError, r"every=1.5: must be an integer >= 1"),
-        (dict(every=True), ValueError, r"every=True"),
+        (dict(every=True), TypeError, r"every=True"),
         (dict(sample=0), ValueError, r"sample=0: must be an integer >= 1"),
         (dict(extremes=(1e3, 1e-2)), ValueError, r"extremes=\(1000.0, 0.01\): .* 0 <= low < high"),
         (dict(extremes=(-1, 1)), ValueError, r"extremes=\(-1, 1\)"),
