@@ -69,14 +69,14 @@ def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, An
     return {**group, **normalize(group)}
 
 
-def _translate_entry(key: Any, entry: Any, saved: dict[str, Any]) -> dict[str, Any]:
+def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, Any]:
     """The state of one parameter with an int64 step; other state is kept if the checkpoint is ours.
 
     A subclass or a wrapper such as Lookahead may have stored it there.
     """
-    if not isinstance(entry, Mapping):
+    if not isinstance(stored, Mapping):
         raise ValueError(f"the checkpoint's state of parameter {key!r} is not a dict: the checkpoint is damaged")
-    entry = dict(entry)
+    entry: dict[str, Any] = dict(stored)
     if "step" in saved:  # pytorch_optimizer counts once per group
         entry["step"] = saved["step"]
     own = _is_own(saved)
