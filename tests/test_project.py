@@ -42,10 +42,5 @@ def test_every_exported_name_is_documented(name):
             assert exported in DOCS, f"{name}.{exported} is not in the documentation"
 
 
-def test_types_are_strict():
-    run = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
-
-
 def test_the_version_is_in_one_place():
     assert dynabound.__version__ == importlib.metadata.version("dynabound")

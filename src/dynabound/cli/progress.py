@@ -16,13 +16,14 @@ from rich.text import Text
 
 from dynabound import _extras
 from dynabound.cli.errors import printable
-from dynabound.lab.engines.local import Event
+from dynabound.lab.describe import describe, workload_key
+from dynabound.lab.engines.base import Event
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED
 from dynabound.lab.train import Progress
 
-__all__ = ["Board", "board", "describe", "download_bar", "epoch_line", "one_run", "tensorboard"]
+__all__ = ["Board", "board", "download_bar", "epoch_line", "one_run", "tensorboard"]
 
 _INTERVAL = 0.1  # seconds between two updates of a bar
 
@@ -152,23 +153,6 @@ def download_bar(quiet: bool = False) -> Iterator[Callable[[str], Any] | None]:
         yield lambda file: _Download(bar, file)
 
 
-def describe(spec: RunSpec) -> str:
-    """A run in a line.
-
-    >>> describe(RunSpec("digits", optimizer="adam", seed=2))
-    'digits perceptron adam lr 0.001 seed 2'
-    """
-    layers = f"-{spec.layers}" if spec.layers else ""
-    options = "".join(f" {key} {_short(value)}" for key, value in spec.options.items())
-    return printable(f"{spec.task} {spec.model}{layers} {spec.optimizer} lr {spec.lr:g}{options} seed {spec.seed}")
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join([_short(each) for each in value])
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 class Board:
     """Counts runs, and estimates the time left from the epochs measured so far."""
 
@@ -176,7 +160,7 @@ class Board:
         self._console, self._bar, self._ask, self._jobs = console, bar, jobs, jobs()
         self._specs: dict[str, RunSpec] = {}
         self._left: dict[str, int] = {}  # epochs left, by run
-        self._pace: dict[tuple[Any, ...], float] = {}  # seconds per epoch, by workload
+        self._pace: dict[RunSpec, float] = {}  # seconds per epoch, by workload
         self._last: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, TaskID] = {}
         self.ended, self.failed = 0, 0
@@ -195,11 +179,11 @@ class Board:
         if event.state == "started":
             self._jobs = self._ask()  # nodes may have joined or left
             if self._bar:
-                self._tasks[event.run] = self._bar.add_task(describe(spec), total=None, left="")
+                self._tasks[event.run] = self._bar.add_task(printable(describe(spec)), total=None, left="")
         elif event.state == "running" and event.progress:
             self._running(spec, event.progress)
         elif event.state == "retried":
-            self._console.print(f"{describe(spec)}: {printable(event.error)}; starting it again")
+            self._console.print(f"{printable(describe(spec))}: {printable(event.error)}; starting it again")
             self._remove(event.run)
         else:
             self._ended(spec, event)
@@ -207,7 +191,7 @@ class Board:
     def _running(self, spec: RunSpec, progress: Progress) -> None:
         if progress.metrics:
             self._left[spec.name] = spec.epochs - progress.epoch
-            self._pace[_workload(spec)] = progress.metrics["seconds"]
+            self._pace[workload_key(spec)] = progress.metrics["seconds"]
             self._last[spec.name] = progress.metrics
         if self._bar and spec.name in self._tasks:
             left = f"epoch {min(progress.epoch, spec.epochs)}/{spec.epochs}  loss {progress.loss:.3g}"
@@ -226,7 +210,9 @@ class Board:
             value = self._last.get(spec.name, {}).get(f"test_{spec.metric}")
             shown = "" if value is None else f", test {spec.metric} {value:.4g}"
             text = f"{event.state}{shown}" + (f": {printable(event.error)}" if event.error else "")
-            self._console.print(f"[{self.ended}/{len(self._specs)}] {describe(spec)}: {text}", soft_wrap=True)
+            self._console.print(
+                f"[{self.ended}/{len(self._specs)}] {printable(describe(spec))}: {text}", soft_wrap=True
+            )
 
     def _remove(self, run: str) -> None:
         if self._bar and run in self._tasks:
@@ -241,13 +227,10 @@ class Board:
         if not self._pace:
             return ""
         usual = sum(self._pace.values()) / len(self._pace)
-        seconds = sum(epochs * self._pace.get(_workload(self._specs[run]), usual) for run, epochs in self._left.items())
+        paces = {run: self._pace.get(workload_key(self._specs[run]), usual) for run in self._left}
+        seconds = sum(epochs * paces[run] for run, epochs in self._left.items())
         minutes, seconds = divmod(round(seconds / self._jobs), 60)
         return f"{minutes}:{seconds:02d} left"
-
-
-def _workload(spec: RunSpec) -> tuple[Any, ...]:
-    return spec.task, spec.model, spec.width, spec.hidden, spec.layers, spec.examples
 
 
 @contextmanager

@@ -14,19 +14,20 @@ from rich.table import Table
 
 from dynabound.cli.errors import CommandError
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
-from dynabound.cli.progress import board, describe
+from dynabound.cli.progress import board
 from dynabound.cli.tables import echo, echo_json, print_table, size_text, time_text
 from dynabound.cli.tables import show as _print
+from dynabound.lab.describe import describe
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
-from dynabound.lab.report.results import losses, read
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.spec import SCALES, RunSpec
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies import cost, simulate
-from dynabound.lab.studies import drive as runs
+from dynabound.lab.studies import cost, drive, simulate
+from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import losses, read
 from dynabound.lab.studies.recipes import STUDIES, choose, seeded
 from dynabound.lab.studies.search import GRIDS, Loss, Search, search
 
@@ -73,16 +74,18 @@ def reproduce(
     store = Store(out / "runs")
     if plan:
         tflops = tflops or 10.0
-        _print_plan(simulate.plan(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
+        _print_plan(
+            simulate.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json
+        )
         return
     if dry_run:
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
-        _dry_run(runs.plan(chosen, scale, store), missing, scale, as_json)
+        _dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
         return
     specs = [row.spec(scale) for study in chosen for row in study.rows]
     # On Ray, a node downloads the data that it does not find.
-    runs.check(specs if isinstance(place, LocalEngine) else (), out, engine.get("data_dir"))
-    failed = _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, place, as_json)
+    drive.check(specs if isinstance(place, LocalEngine) else (), out, engine.get("data_dir"))
+    failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
     if any(not study.rows for study in chosen):
         _run_theory(out / "theory", as_json)
     _report([study.name for study in chosen], scale, out, as_json)
@@ -133,7 +136,7 @@ def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` asks for; return how many runs failed."""
     with place as engine, board(lambda: engine.jobs, quiet) as shown:
-        runs.complete(source, store, engine, shown.begin, shown.listen)
+        drive.complete(source, store, engine, shown.begin, shown.listen)
         return shown.failed
 
 
@@ -185,7 +188,7 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
     typer.echo(f"the report: {path}")
 
 
-def _dry_run(planned: list[runs.Planned], theory: list[str] | None, scale: str, as_json: bool) -> None:
+def _dry_run(planned: list[plans.Planned], theory: list[str] | None, scale: str, as_json: bool) -> None:
     """Print what would be run; ``theory`` lists the theory studies to run, None if they were not asked for."""
     left = [run for run in planned if run.state not in ENDED]
     costs = []
@@ -276,8 +279,8 @@ def tune(
     store = Store(out / "runs")
     modules = [each.optimizer.partition(":")[0].partition(".")[0] for each in specs if ":" in each.optimizer]
     place = _engine(EngineOptions(**engine), modules)
-    runs.check(specs if isinstance(place, LocalEngine) else (), out, engine.get("data_dir"))
-    failed = _run(runs.tuning(specs, seeds), store, place, as_json)
+    drive.check(specs if isinstance(place, LocalEngine) else (), out, engine.get("data_dir"))
+    failed = _run(plans.tuning(specs, seeds), store, place, as_json)
     found = {each.optimizer: search(each, losses(store)) for each in specs}
     if as_json:
         echo_json({name: _found(result, store, seeds) for name, result in found.items()})

@@ -59,7 +59,7 @@ def theory(
     files = [studies.write(study, out) for study in results]
     if as_json:
         full = [study.as_dict() for study in results]
-        kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts")} for study in full]
+        kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts", "statements")} for study in full]
         typer.echo(json.dumps(kept, ensure_ascii=False))
         return
     for study, paths in zip(results, files, strict=True):
@@ -75,12 +75,16 @@ def _run(run: Callable[..., Demonstration], name: str, options: dict[str, object
 
 def _print_study(study: Demonstration, paths: list[Path]) -> None:
     table = Table(title=study.title, title_justify="left", title_style="bold")
-    for heading in ("claim", "measured", "verdict", "settings"):
+    for heading in ("claim", "whose", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
-        word = Text("holds", "green") if verdict.holds else Text("fails", "red")
-        table.add_row(verdict.claim, verdict.measured, word, verdict.settings)
+        # Red is what should not be: a claim that is known to be false may fail.
+        colour = "yellow" if verdict.holds is None else "green" if verdict.as_expected else "red"
+        table.add_row(verdict.claim, verdict.source, verdict.measured, Text(verdict.verdict, colour), verdict.settings)
     tables.show(table)
+    tables.show(Text("; ".join(f"{name}: {word}" for name, word in study.statements.items())))
+    if any(verdict.holds is None for verdict in study.verdicts):
+        tables.echo("undecided: T is too short to tell; give a larger --T")
     tables.show(Text(f"{study.summary}\n{'  '.join(map(str, paths))}\n", "dim"))
 
 
