@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from dynabound._html import html_table
 
 __all__ = ["FAMILIES", "Bounds", "Certificate", "certificate", "check", "evaluate"]
 
@@ -132,6 +134,12 @@ class Certificate:
     def guaranteed(self) -> bool:
         """Whether the corrected regret guarantee, which is O(M·√T), holds with a finite M."""
         return self.lower_positive and math.isfinite(self.m)
+
+    def _repr_html_(self) -> str:
+        values = {**asdict(self), "meets_theorem_4": self.meets_theorem_4, "guaranteed": self.guaranteed}
+        words = {True: "yes", False: "no"}
+        rows = [[name, words[v] if isinstance(v, bool) else f"{v:g}"] for name, v in values.items()]
+        return html_table("Certificate of the bounds", ["", ""], rows)
 
 
 def certificate(

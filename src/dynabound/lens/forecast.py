@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound._checks import check_positive, did_you_mean
 from dynabound._files import replacing
+from dynabound._html import html_text
 from dynabound.bounds import FAMILIES, Certificate, certificate, evaluate
 from dynabound.lens import draw
 
@@ -58,6 +59,9 @@ class Forecast:
             lines += ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
             lines += [f"regret guaranteed to be O(M·√T): {'yes' if proof.guaranteed else 'no'}, M = {proof.m:g}"]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_text(self.text(with_certificate=True))
 
     def figure(self) -> Figure:
         """The bounds over the steps as a matplotlib Figure."""
