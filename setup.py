@@ -1,4 +1,4 @@
-"""Build the fused kernel: optional, because the package works without it; with OpenMP where there is any."""
+"""Build the fused kernel: optional, because the package works without it; with OpenMP where it is available."""
 
 import sys
 

@@ -21,15 +21,17 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> float:
+def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed: str, shown: Any = None) -> float:
     """``value`` as a float; TypeError if it is no real number, ValueError if it is not ``legal``.
+
+    The message shows ``shown``, for example the pair of which ``value`` is a part, or ``value``.
 
     >>> check_number("gamma", 0, lambda x: x > 0, "a number > 0")
     Traceback (most recent call last):
     ...
     ValueError: gamma=0: must be a number > 0
     """
-    message = f"{name}={value!r}: must be {allowed}"
+    message = f"{name}={value if shown is None else shown!r}: must be {allowed}"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(message)
     if not legal(float(value)):
@@ -59,3 +61,15 @@ def check_numbers(
 def check_positive(name: str, value: Any) -> float:
     """``value`` as a float, if it is a finite number > 0."""
     return check_number(name, value, lambda x: 0 < x < math.inf, "a finite number > 0")
+
+
+def require(legal: bool, name: str, value: object, allowed: str) -> None:
+    """Raise a ValueError with name=value and what is ``allowed``, unless ``legal``.
+
+    >>> require(False, "steps", 0, "at least 1")
+    Traceback (most recent call last):
+    ...
+    ValueError: steps=0: must be at least 1
+    """
+    if not legal:
+        raise ValueError(f"{name}={value!r}: must be {allowed}")

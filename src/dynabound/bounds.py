@@ -138,7 +138,7 @@ class Certificate:
     def _repr_html_(self) -> str:
         values = {**asdict(self), "meets_theorem_4": self.meets_theorem_4, "guaranteed": self.guaranteed}
         words = {True: "yes", False: "no"}
-        rows = [[name, words[v] if isinstance(v, bool) else f"{v:g}"] for name, v in values.items()]
+        rows = [[name, words[value] if isinstance(value, bool) else str(value)] for name, value in values.items()]
         return html_table("Certificate of the bounds", ["", ""], rows)
 
 

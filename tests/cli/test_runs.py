@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.tasks.datasets import SOURCES
+from dynabound.lab.tasks.catalog import SOURCES
 
 SMALL = ["train", "digits", "--hidden=8", "--epochs=2"]
 

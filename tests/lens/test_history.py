@@ -177,6 +177,7 @@ def test_unknown_layers_and_columns_list_the_known_ones(lens):
         lens.series("0.weight", "mean")
 
 
+@pytest.mark.processes
 def test_the_lens_itself_needs_torch_alone():
     script = """
 import sys

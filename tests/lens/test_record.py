@@ -369,12 +369,14 @@ os._exit(0)
 """
 
 
+@pytest.mark.processes
 def test_names_are_those_of_the_model_inside(tmp_path):
     command = [sys.executable, "-c", DISTRIBUTED, str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert result.stdout == "[1, 2] ['0.weight', '0.bias', '1.weight', '1.bias']\n", result.stderr
 
 
+@pytest.mark.compile
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inside torch.compile
 def test_a_compiled_step_is_watched():
     torch.compiler.reset()
@@ -446,6 +448,8 @@ def test_a_resumed_record_is_that_of_an_uninterrupted_run(cls, monkeypatch):
         optimizer = cls(model.parameters(), lr=0.01)
         lens = LearningRateLens(optimizer, model, every=2, sample=5, quantiles=(0.1,)).attach()
         train(model, optimizer, interrupt_after)
+        if interrupt_after == 18:
+            lens.detach()  # which takes a snapshot
         saved, random = (model.state_dict(), optimizer.state_dict(), lens.state_dict()), torch.get_rng_state()
         model = make_model(seed=1)
         optimizer = cls(model.parameters(), lr=7.0)

@@ -125,5 +125,5 @@ def test_forecasts_and_certificates_are_shown_in_notebooks():
     assert "within 10% of SGD from step 10,000" in html
     assert "meets the assumptions of Theorem 4: yes" in html
     cells = re.findall(r"<td[^>]*>(.*?)</td>", certificate("harmonic", gamma=0.5, final_lr=1.0)._repr_html_())
-    assert cells[cells.index("m") + 1] == "5"
+    assert cells[cells.index("m") + 1] == "5.0"
     assert cells[cells.index("guaranteed") + 1] == "yes"

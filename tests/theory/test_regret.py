@@ -131,7 +131,7 @@ def test_m_is_sharp(gamma, final_lr):
         lower, upper = 1 - 1 / (gamma * t + 1), 1 + 1 / (gamma * (t - 1)) if t > 1 else math.inf
         return (t / lower - (t - 1) / upper) / final_lr
 
-    stated = certificate("harmonic", gamma, final_lr, steps=10, diameter=1, gradient_bound=1).certificate.m
+    stated = certificate("harmonic", gamma, final_lr, steps=10, diameter=1, gradient_bound=1).m
     assert stated == pytest.approx((1 + 2 / gamma) / final_lr)
     gaps = [gap(t) for t in (1, 2, 10, 1000, 10**6)]
     assert max(gaps) <= stated * (1 + 1e-9)
@@ -141,7 +141,7 @@ def test_m_is_sharp(gamma, final_lr):
 def test_certificate_of_bounds_without_a_guarantee():
     found = certificate(("constant", 0.0, math.inf), steps=10, diameter=2.0, gradient_bound=1.0)
     assert math.isinf(found.regret)
-    assert not found.certificate.lower_positive
+    assert not found.lower_positive
     found = certificate("harmonic", steps=100, diameter=2.0, gradient_bound=1.0)
     assert found.average == found.regret / 100
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from dynabound._extras import pip_command
 from dynabound.cli import app
-from dynabound.theory import problems, studies
-from dynabound.theory import theorems_1_to_3 as failures
-from dynabound.theory import theorems_4_and_5 as guarantees
+from dynabound.theory import problems, studies, theorems_1_to_3, theorems_4_and_5
 from dynabound.theory.fast import race
 from dynabound.theory.framework import Method
 from dynabound.theory.regret import regret
@@ -27,27 +26,27 @@ def verdicts(study, *words):
 
 @pytest.fixture(scope="module")
 def theorem_1():
-    return failures.theorem_1()
+    return theorems_1_to_3.theorem_1()
 
 
 @pytest.fixture(scope="module")
 def theorem_2():
-    return failures.theorem_2()
+    return theorems_1_to_3.theorem_2()
 
 
 @pytest.fixture(scope="module")
 def theorem_3():
-    return failures.theorem_3()
+    return theorems_1_to_3.theorem_3()
 
 
 @pytest.fixture(scope="module")
 def counterexample():
-    return guarantees.counterexample()
+    return theorems_4_and_5.counterexample()
 
 
 @pytest.fixture(scope="module")
 def measured():
-    return guarantees.regret_study(seeds=1, steps=100)
+    return theorems_4_and_5.regret_bounds(seeds=1, steps=100)
 
 
 @pytest.mark.parametrize("scheme", ["sqrt", "constant"])
@@ -86,12 +85,12 @@ def test_theorem_1(theorem_1):
 
 
 def test_theorem_1_verdicts_change():
-    short = failures.theorem_1(period=3)
+    short = theorems_1_to_3.theorem_1(period=3)
     assert verdicts(short, "C meets") == [False]
     assert not any(verdicts(short, "Adam stays at x ≥ 0"))
-    steep = failures.theorem_1(alpha=2.0, steps=1000)
+    steep = theorems_1_to_3.theorem_1(alpha=2.0, steps=1000)
     assert verdicts(steep, "SGD reaches") == [False]
-    wide = failures.theorem_1(gamma=0.01, steps=1000)  # α*(1 + 1/γ) = 10.1 lets the first step jump past 1
+    wide = theorems_1_to_3.theorem_1(gamma=0.01, steps=1000)  # α*(1 + 1/γ) = 10.1 lets the first step jump past 1
     assert verdicts(wide, "AdaBound escapes for every α") == [False]
 
 
@@ -112,10 +111,10 @@ def test_theorem_2(theorem_2):
 
 
 def test_theorem_2_verdicts_change():
-    mild = failures.theorem_2(period=4, beta2=0.9, steps=100_000)
+    mild = theorems_1_to_3.theorem_2(period=4, beta2=0.9, steps=100_000)
     assert verdicts(mild, "C meets") == [False]
     assert not any(verdicts(mild, "Adam's average regret stays"))
-    timid = failures.theorem_2(alpha=1e-6, steps=20_000)
+    timid = theorems_1_to_3.theorem_2(alpha=1e-6, steps=20_000)
     assert verdicts(timid, "SGD's average regret goes to 0") == [False]
 
 
@@ -130,9 +129,9 @@ def test_theorem_3(theorem_3):
 
 
 def test_theorem_3_verdicts_change():
-    kind = failures.theorem_3(period=2, beta2=0.99, seeds=5)
+    kind = theorems_1_to_3.theorem_3(period=2, beta2=0.99, seeds=5)
     assert verdicts(kind, "Adam does not converge") == [False]
-    short = failures.theorem_3(alpha=1e-4, final_lr=1e-4, steps=100, seeds=3)
+    short = theorems_1_to_3.theorem_3(alpha=1e-4, final_lr=1e-4, steps=100, seeds=3)
     assert verdicts(short, "SGD converges") == [False]
 
 
@@ -151,9 +150,9 @@ def test_counterexample(counterexample):
 
 
 def test_counterexample_verdicts_change():
-    moving = guarantees.counterexample(alpha=1.0, steps=200, seeds=2)
+    moving = theorems_4_and_5.counterexample(alpha=1.0, steps=200, seeds=2)
     assert all(verdicts(moving, "inequality", "smallest"))
-    short = guarantees.counterexample(steps=50, seeds=3)
+    short = theorems_4_and_5.counterexample(steps=50, seeds=3)
     assert verdicts(short, "Theorem 4's inequality", "Savarese") == [True]
 
 
@@ -167,39 +166,36 @@ def test_regret(measured):
 
 
 def test_regret_verdicts_change():
-    quick = guarantees.regret_study(seeds=1, steps=50, gamma=4.0)
+    quick = theorems_4_and_5.regret_bounds(seeds=1, steps=50, gamma=4.0)
     assert verdicts(quick, "1/η_t never decreases") == [True]
 
 
 def test_every_study_can_be_written(tmp_path, theorem_1, theorem_2, theorem_3, measured, counterexample):
     for study in (theorem_1, theorem_2, theorem_3, measured, counterexample):
         paths = studies.write(study, tmp_path / "new")
-        assert [path.suffix for path in paths] == [".json", ".png", ".svg"]
+        assert [path.suffix for path in paths] == [".json", ".png", ".svg", ".pdf"]
         stored = json.loads(paths[0].read_text("utf-8"))
         assert [v["holds"] for v in stored["verdicts"]] == [v.holds for v in study.verdicts]
         assert paths[1].read_bytes().startswith(b"\x89PNG")
-    assert len(list((tmp_path / "new").iterdir())) == 15
-    before = paths[2].read_bytes()
-    assert studies.write(study, tmp_path / "new")[2].read_bytes() == before  # the same numbers, the same file
+    assert len(list((tmp_path / "new").iterdir())) == 20
+    again = studies.write(study, tmp_path / "again")  # the same numbers, the same bytes
+    assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
 
 
-def test_an_interrupt_leaves_the_old_file_and_no_other(tmp_path, theorem_3, monkeypatch):
-    old = studies.write(theorem_3, tmp_path)[0].read_bytes()
-
+def test_an_interrupt_leaves_no_incomplete_file(tmp_path, theorem_3, monkeypatch):
     def interrupted(source, target):  # when the new file is written, and before it takes the old one's place
         raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "replace", interrupted)
     with pytest.raises(KeyboardInterrupt):
         studies.write(theorem_3, tmp_path)
-    assert (tmp_path / "theorem-3.json").read_bytes() == old
-    assert len(list(tmp_path.iterdir())) == 3
+    assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", studies.STUDIES)
+@pytest.mark.parametrize("name", studies.DEMONSTRATIONS)
 def test_one_step_is_enough_to_run(name):
     options = studies.choose([name], dict(steps=1))[name]
-    assert studies.STUDIES[name](**options).as_dict()["settings"]
+    assert studies.DEMONSTRATIONS[name](**options).as_dict()["settings"]
 
 
 def python(code):
@@ -209,9 +205,9 @@ def python(code):
 def test_a_missing_extra_is_named():
     hide = "import sys; sys.modules['numba'] = None; "
     failed = python(hide + "import dynabound.theory")
-    assert "dynabound.theory needs numba: pip install 'dynabound[lab]'" in failed.stderr
+    assert f"numba is not installed: {pip_command('lab')}" in failed.stderr
     failed = python(hide + "sys.argv[1:] = ['theory']; from dynabound.__main__ import main; main()")
-    assert failed.stderr.strip() == "dynabound: numba is missing: pip install 'dynabound[lab]'"
+    assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('lab')}"
 
 
 def test_the_core_does_not_import_the_lab():
@@ -226,16 +222,16 @@ def run(*arguments):
 def test_without_a_name_the_command_lists_the_studies():
     result = run()
     assert result.exit_code == 0
-    for name in studies.STUDIES:
+    for name in studies.DEMONSTRATIONS:
         assert name in result.stdout
-    assert json.loads(run("--json").stdout).keys() == studies.STUDIES.keys()
+    assert json.loads(run("--json").stdout).keys() == studies.DEMONSTRATIONS.keys()
 
 
 def test_the_command_prints_verdicts_and_writes(tmp_path):
     result = run("theorem-3", "--seeds", 3, "--T", 2000, "--out", tmp_path)
     assert result.exit_code == 0
     assert "holds" in result.stdout
-    assert {path.name for path in tmp_path.iterdir()} == {f"theorem-3.{kind}" for kind in ("json", "png", "svg")}
+    assert {path.name for path in tmp_path.iterdir()} == {f"theorem-3.{kind}" for kind in ("json", "png", "svg", "pdf")}
 
 
 def test_the_command_prints_json_alone(tmp_path):
@@ -243,7 +239,7 @@ def test_the_command_prints_json_alone(tmp_path):
     (study,) = json.loads(result.stdout)
     assert study["settings"]["period"] == 30
     stored = json.loads((tmp_path / "theorem-3.json").read_text("utf-8"))
-    assert study == {key: value for key, value in stored.items() if key != "data"}
+    assert study == {key: value for key, value in stored.items() if key not in ("data", "digest")}
 
 
 @pytest.mark.parametrize(
@@ -255,7 +251,7 @@ def test_the_command_prints_json_alone(tmp_path):
         (("theorem-1", "--T", 0), "steps=0: must be at least 1"),
         (("theorem-1", "--scheme", "cosine"), "scheme='cosine': must be"),
         (("theorem-3", "--seeds", 0), "seeds=0: must be at least 1"),
-        (("regret", "--C", 20), "C=20: no use for it in regret"),
+        (("regret", "--C", 20), "C=20: regret does not use it"),
         (("theorem-3", "theorem-2", "--C", 21, "--T", 100), "C=21: must be an even integer"),
     ],
 )

@@ -18,7 +18,7 @@ from dynabound.cli.runs import register as register_lab
 from dynabound.cli.studies import register as register_studies
 
 if TYPE_CHECKING:
-    from dynabound.theory.study import Study
+    from dynabound.theory.study import Demonstration
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -159,9 +159,9 @@ def theory(
     try:
         from dynabound.theory import studies
     except ModuleNotFoundError as error:
-        raise SystemExit(f"dynabound: {error.name} is missing: pip install 'dynabound[lab]'") from None
+        raise SystemExit(f"dynabound: {error}") from None
     if not names:
-        listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.STUDIES.items()}
+        listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.DEMONSTRATIONS.items()}
         typer.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_listed(listed)
         return
     given = dict(alpha=alpha, beta1=beta1, beta2=beta2, period=period, steps=steps, seeds=seeds, scheme=scheme,
@@ -169,7 +169,7 @@ def theory(
     try:
         chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
         # Nothing is written before all have run: what is wrong with the options shows up on the way.
-        results = [_play(studies.STUDIES[name], name, options) for name, options in chosen.items()]
+        results = [_play(studies.DEMONSTRATIONS[name], name, options) for name, options in chosen.items()]
     except ValueError as error:
         raise SystemExit(f"dynabound: {error}") from None
     files = [studies.write(study, out) for study in results]
@@ -182,14 +182,14 @@ def theory(
         _print_study(study, paths)
 
 
-def _play(run: Callable[..., Study], name: str, options: dict[str, object]) -> Study:
+def _play(run: Callable[..., Demonstration], name: str, options: dict[str, object]) -> Demonstration:
     errors = Console(stderr=True)
     with Progress(console=errors, transient=True, disable=not errors.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
-def _print_study(study: Study, paths: list[Path]) -> None:
+def _print_study(study: Demonstration, paths: list[Path]) -> None:
     table = Table(title=study.title, title_justify="left", title_style="bold", show_lines=False)
     for heading in ("claim", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")

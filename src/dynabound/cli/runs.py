@@ -21,7 +21,7 @@ from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, PRECISIONS, SCALES, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
-from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks import catalog, datasets
 from dynabound.lab.tasks.download import fetch as fetch_data
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
@@ -198,8 +198,8 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
 @data_app.command("list")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """What is where."""
-    rows = [(name, "embedded") for name in datasets.EMBEDDED]
-    for name in datasets.SOURCES:
+    rows = [(name, "embedded") for name in catalog.EMBEDDED]
+    for name in catalog.SOURCES:
         folder = datasets.locate(name, data_dir)
         rows.append((name, str(folder) if folder else f"missing: dynabound data fetch {name}"))
     if as_json:
@@ -211,7 +211,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @data_app.command("fetch")
 def data_fetch(
-    names: Annotated[list[str], typer.Argument(help=f"{', '.join(datasets.SOURCES)}.")],
+    names: Annotated[list[str], typer.Argument(help=f"{', '.join(catalog.SOURCES)}.")],
     data_dir: DataDir = None,
     quiet: Annotated[bool, typer.Option("--quiet", help="No progress.")] = False,
 ) -> None:

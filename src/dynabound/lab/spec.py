@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ from typing import Any, TypeAlias
 from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks import optimizers
+from dynabound.lab.tasks.catalog import TASKS
+from dynabound.lab.tasks.models import MODELS
 
 __all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError"]
 
@@ -24,34 +27,6 @@ PRECISIONS = ("float32", "bf16")
 class SpecError(LabError, ValueError):
     """A field of a RunSpec is wrong, or two of them do not go together."""
 
-
-@dataclass(frozen=True)
-class _Task:
-    text: bool
-    model: str
-    batch_size: int = 128
-    weight_decay: float = 0.0
-    scale: str = "laptop"
-
-
-TASKS: dict[str, _Task] = {
-    "digits": _Task(False, "perceptron", batch_size=64, scale="demo"),
-    "mnist": _Task(False, "perceptron"),
-    "fashion-mnist": _Task(False, "perceptron"),
-    "cifar10": _Task(False, "resnet34", weight_decay=5e-4),
-    "ptb": _Task(True, "lstm", batch_size=20),
-    "pydoc": _Task(True, "lstm", batch_size=20, scale="demo"),
-}
-"""The data sets that can be trained on, and what is usual for each."""
-
-# From a model to the fields that are its own, with their defaults; all other models must leave them alone.
-MODELS: dict[str, dict[str, Any]] = {
-    "perceptron": {"hidden": 100},
-    "resnet34": {"width": 0.125},
-    "densenet121": {"width": 0.125},
-    "lstm": {"hidden": 200, "layers": 1, "dropout": 0.2, "bptt": 35, "clip": 0.25},
-}
-"""The models, and the fields of a spec that each of them takes."""
 
 _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "width": (lambda x: 0 < x <= 16, "in (0, 16]"),
@@ -137,7 +112,7 @@ class RunSpec:
         _choice("precision", self.precision, PRECISIONS)
         if not isinstance(self.rates, bool):
             raise SpecError(f"rates={self.rates!r}: must be True or False")
-        object.__setattr__(self, "opt", _pairs(self.opt))
+        object.__setattr__(self, "opt", _pairs(self.optimizer, self.opt))
         optimizers.check(self.optimizer, self.lr, self.weight_decay, self.options)
 
     def _default(self, name: str, value: Any) -> None:
@@ -155,7 +130,7 @@ class RunSpec:
             number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
             if not (number and legal(value)):
                 raise SpecError(f"{name}={value!r}: must be a number {allowed}")
-            object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
+            object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0 are one run, and so are 0 and -0
         if self.decay_after is not None and self.decay_after >= self.epochs:
             raise SpecError(
                 f"decay_after={self.decay_after}: must be below epochs={self.epochs}; "
@@ -180,8 +155,15 @@ class RunSpec:
     @property
     def name(self) -> str:
         """The run's name: a hash of the fields that are not None, so that new ones do not rename old runs."""
-        fields = {key: value for key, value in self.to_dict().items() if value is not None}
-        return hashlib.sha256(_dumps(fields).encode()).hexdigest()[:16]
+        return _hash(self.to_dict())
+
+    @property
+    def names(self) -> list[str]:
+        """The name, then those that version 0.1 gave to equal specs with whole numbers written without a dot."""
+        forms = {key: [value, int(value)] if _is_whole(value) else [value] for key, value in self.options.items()}
+        variants = [dict(zip(forms, values, strict=True)) for values in itertools.product(*forms.values())]
+        names = [_hash({**self.to_dict(), "opt": options}) for options in variants]
+        return list(dict.fromkeys(names))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON has them."""
@@ -215,6 +197,15 @@ class RunSpec:
         return cls.from_dict(fields)
 
 
+def _hash(fields: dict[str, Any]) -> str:
+    set_fields = {key: value for key, value in fields.items() if value is not None}
+    return hashlib.sha256(_dumps(set_fields).encode()).hexdigest()[:16]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
 def _dumps(fields: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, allow_nan=False)
 
@@ -230,11 +221,12 @@ def _integer(name: str, value: Any, least: int) -> None:
         raise SpecError(f"{name}={value!r}: must be an integer >= {least} that fits into 64 bits")
 
 
-def _pairs(opt: Any) -> Options:
+def _pairs(optimizer: str, opt: Any) -> Options:
     """Options in one canonical form: sorted pairs, lists as tuples."""
     items = opt.items() if isinstance(opt, Mapping) else opt
     try:
         pairs = {key: tuple(value) if isinstance(value, list) else value for key, value in items}
+        pairs = optimizers.canonical(optimizer, pairs)
         json.dumps(pairs, allow_nan=False)
     except (TypeError, ValueError):
         raise SpecError(f"opt={opt!r}: must map names to finite numbers, strings, booleans or lists of them") from None

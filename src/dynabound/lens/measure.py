@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dynabound._dtensor import whole
+from dynabound._dtensor import full_tensor
 from dynabound.lens.rates import Rates
 
 __all__ = ["Measure", "column_names"]
@@ -43,7 +43,7 @@ class Measure:
         NaNs are counted, and left out of the order statistics. The name seeds the random choice of elements, so that
         it does not depend on the other parameters.
         """
-        given = Rates(whole(given.unclipped), given.bounds)
+        given = Rates(full_tensor(given.unclipped), given.bounds)
         rates = given.clip(given.unclipped)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
         patch = _patch(rates, generator)

@@ -131,8 +131,14 @@ class LearningRateLens(History):
         return {**super().state_dict(), "step": self._step}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue the record of a ``state_dict()``, with its ``every``, extremes and quantiles."""
+        """Continue the record of a ``state_dict()``, with its ``every``, extremes and quantiles.
+
+        The last snapshot of a lens that was detached between two regular ones is dropped: without the interruption it
+        would not exist.
+        """
         super().load_state_dict(state)
+        if self.steps and (self.steps[-1] - self.steps[0]) % self.stride:
+            del self.steps[-1], self._snapshots[-1]
         self._step = state.get("step", max(self.steps, default=0))
         self._measure = replace(self._measure, extremes=self.extremes, quantiles=self.quantiles)
 

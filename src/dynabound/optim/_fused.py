@@ -1,4 +1,4 @@
-"""The update rule in one pass over memory: the C kernel of ``_kernel.c``, loaded if it was built."""
+"""The update rule in one pass over memory: the C kernel of ``_kernel.c``, if it was built."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from dynabound.optim._scalars import Scalars
 
 AVAILABLE = False
 LEVELS: tuple[str, ...] = ()
-"""The instruction sets that the kernel was built for and this machine has, best last."""
+"""The instruction sets that both the kernel and this machine support, best last."""
 try:
     from dynabound.optim import _kernel
 
     _kernel.connect(Tensor, torch.nn.Parameter, Tensor.__dlpack_c_exchange_api__)
-except (ImportError, AttributeError):  # not built for want of a C compiler, or a torch that is too old
+except (ImportError, AttributeError):  # there was no C compiler, or torch is too old
     pass
 else:
     AVAILABLE = True
@@ -26,7 +26,7 @@ LEVEL = len(LEVELS) - 1
 """The instruction set in use."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""What parameters may be made of, or be complex numbers of. Their state: the same, or float32 for the short ones."""
+"""Supported dtypes, real or complex. The state has the same dtype, or float32 for the 16-bit ones."""
 
 
 def update(
@@ -42,8 +42,8 @@ def update(
 ) -> None:
     """Update every parameter and its state in place.
 
-    All that the kernel needs of the tensors is in ``entries``; the lists keep their memory alive. None: they have to be
-    looked at again, for their memory may have moved.
+    The kernel reads only ``entries``; the lists keep the tensors' memory alive. None: scan the tensors again, because
+    their memory may have been replaced.
     """
     if entries is None:
         _, entries = scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
@@ -59,9 +59,9 @@ def scan(
     max_exp_avg_sqs: list[Tensor],
     steps: list[Tensor],
 ) -> tuple[list[tuple[int, int] | None], bytes]:
-    """For every parameter its kind and step count, if the kernel can update it, or None; and the kernel's entries.
+    """(kind, step count) of every parameter that the kernel supports, None for the others; and the kernel's entries.
 
-    It can where parameter, gradient and state are plain CPU tensors of known dtypes in one dense memory order.
+    The kernel supports plain CPU tensors of ``DTYPES`` where parameter, gradient and state have one dense memory order.
     """
     return _kernel.scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
 
@@ -69,4 +69,6 @@ def scan(
 def choose(entries: bytes, indices: Sequence[int]) -> bytes:
     """The entries of some parameters."""
     size = _kernel.ENTRY_SIZE
-    return entries if len(indices) * size == len(entries) else b"".join([entries[i * size :][:size] for i in indices])
+    if len(indices) * size == len(entries):
+        return entries
+    return b"".join([entries[i * size : (i + 1) * size] for i in indices])

@@ -2,15 +2,15 @@
  *
  * For every element of every tensor of a call:
  *
- *     g     = sign * grad + l2 * p                     gradient, turned around by maximize, with L2 decay
+ *     g     = sign * grad + l2 * p                     gradient, negated by maximize, with L2 decay
  *     m     = beta1 * m + (1 - beta1) * g
  *     v     = beta2 * v + (1 - beta2) * g * g
- *     vmax  = max(vmax, v)                             AMSBound only; takes v's place below
+ *     vmax  = max(vmax, v)                             AMSBound only; replaces v below
  *     rate  = clip(step_size / (sqrt(v) + eps), lower, upper)
  *     p     = clip(shrink * p - rate * m, low, high)
  *
- * which is _loop.py's rule. The tensors' memory is read through DLPack's C exchange interface and the file uses only
- * CPython's limited API: no torch headers, so that one binary serves every torch and every Python.
+ * as in _loop.py. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
+ * limited API, no torch headers: one binary works with every torch and every Python.
  * Floating-point contraction is off (see setup.py): all instruction sets and thread counts give the same bits.
  */
 #define PY_SSIZE_T_CLEAN
@@ -33,14 +33,14 @@
 
 /* Below this many elements a second thread costs more than it saves. */
 #define ELEMENTS_PER_THREAD 8192
-/* Threads split the work at multiples of this, so that none shares a cache line or a vector with another. */
+/* Threads split the work at multiples of this, so that no two share a cache line or a vector. */
 #define SPLIT 64
 
 typedef struct {
     double step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high;
 } Scalars;
 
-/* A parameter with its gradient and state: the entries that scan() hands out as bytes and update() takes. */
+/* A parameter with its gradient and state: the entries that scan() returns as bytes and update() reads. */
 typedef struct {
     void *p, *m, *v, *vmax;
     const void *g;
@@ -133,7 +133,7 @@ typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, 
         else NAME##_body(t, from, to, s, 0, 0);                                                                   \
     }
 
-/* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and no arithmetic to speak of. */
+/* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and almost no arithmetic. */
 INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {
     float *RESTRICT p = (float *)t->p, *RESTRICT m = (float *)t->m, *RESTRICT v = (float *)t->v;
     const float *RESTRICT g = (const float *)t->g;
@@ -193,7 +193,7 @@ static int best_level(void) {
 #endif
 }
 
-/* ---- sharing out the work ---- */
+/* ---- dividing the work among threads ---- */
 
 /* Update elements [from, to) of the concatenation of all tensors. */
 static void walk(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t from, Py_ssize_t to,
@@ -240,7 +240,7 @@ typedef struct {
     uint32_t major, minor;
     void *older;
     void *allocate, *managed_from_object, *managed_to_object;
-    int (*view)(void *object, DLTensor *out); /* borrows; needs no cleaning up */
+    int (*view)(void *object, DLTensor *out); /* a borrowed view: nothing to release */
 } DLExchange;
 
 enum { DL_CPU = 1, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
@@ -250,7 +250,7 @@ static struct {
     PyObject *tensor_type, *parameter_type, *is_neg;
 } torch;
 
-/* The kinds of UPDATES: what a parameter and its state are made of. */
+/* The kinds of UPDATES: dtypes of a parameter and its state. */
 static const struct { uint8_t param_code, param_bits, state_code, state_bits; } KINDS[] = {
     {DL_FLOAT, 32, DL_FLOAT, 32}, {DL_FLOAT, 64, DL_FLOAT, 64},   {DL_BFLOAT, 16, DL_FLOAT, 32},
     {DL_FLOAT, 16, DL_FLOAT, 32}, {DL_BFLOAT, 16, DL_BFLOAT, 16}, {DL_FLOAT, 16, DL_FLOAT, 16},
@@ -290,10 +290,10 @@ static int is_dense(const DLTensor *t, Py_ssize_t *count) {
     return 1;
 }
 
-/* The lists of one call: parameters, gradients, first and second moments, and for AMSBound the largest of those. */
+/* The lists of one call: parameters, gradients, first and second moments, for AMSBound the largest second moments. */
 typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
 
-/* Fill in what the kernel needs of the k-th parameter; the kind, or -1 where the kernel does not apply. */
+/* Fill in the entry of the k-th parameter; return its kind, or -1 where the kernel does not apply. */
 static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
     DLTensor p, g, m, v, vmax, s;
     int ams = PyList_Size(lists->vmax) > 0;
@@ -317,7 +317,7 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
     return -1;
 }
 
-/* A gradient may be a view that torch negates as it reads it; its memory then holds the opposite. */
+/* A gradient may be a lazily negated view: its memory then has the opposite sign. */
 static int is_negated(PyObject *tensor) {
     PyObject *answer = PyObject_CallMethodObjArgs(tensor, torch.is_neg, NULL);
     int negated = answer ? answer == Py_True : -1;
@@ -349,7 +349,7 @@ static PyObject *connect(PyObject *self, PyObject *args) {
     if (!exchange) return NULL;
     while (exchange && exchange->major != 1) exchange = exchange->older;
     if (!exchange || !exchange->view) {
-        PyErr_SetString(PyExc_ImportError, "this torch offers no DLPack 1 exchange of borrowed tensors");
+        PyErr_SetString(PyExc_ImportError, "this torch has no DLPack 1 exchange of borrowed tensors");
         return NULL;
     }
     torch.is_neg = PyUnicode_InternFromString("is_neg");
@@ -359,7 +359,7 @@ static PyObject *connect(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys: let them share one. */
+/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys and then share the object. */
 static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last) {
     if (tensor->kind < 0) return Py_NewRef(Py_None);
     if (before && before->kind == tensor->kind && *before->step == *tensor->step) return Py_NewRef(last);
@@ -389,7 +389,7 @@ static PyObject *scan(PyObject *self, PyObject *args) {
     return answer;
 }
 
-/* Run the update, or the stream, over entries of scan(), whose tensors must still be there. */
+/* Run the update, or the stream, over entries of scan(), whose tensors must still be alive. */
 static PyObject *apply(PyObject *args, int stream) {
     int level, threads;
     PyObject *entries;
@@ -421,16 +421,16 @@ static PyObject *stream(PyObject *self, PyObject *args) { (void)self; return app
 
 static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
-     "connect(tensor_type, parameter_type, exchange)\n--\n\nTell the kernel what a plain tensor is and how to read it."},
+     "connect(tensor_type, parameter_type, exchange)\n--\n\nSet the types of plain tensors and the interface that reads them."},
     {"scan", scan, METH_VARARGS,
-     "scan(p, g, m, v, vmax, steps)\n--\n\nOf every parameter (kind, step count), or None where the kernel does not "
+     "scan(p, g, m, v, vmax, steps)\n--\n\n(kind, step count) of every parameter, or None where the kernel does not "
      "apply; and an entry of ENTRY_SIZE bytes for update()."},
     {"update", update, METH_VARARGS,
-     "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still exist, in "
-     "place, and count their steps."},
+     "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still alive, in "
+     "place, and increment their step counts."},
     {"stream", stream, METH_VARARGS,
      "stream(level, threads, entries, scalars)\n--\n\nMove update()'s bytes of float32 tensors, and "
-     "compute next to nothing: the machine's limit."},
+     "compute almost nothing: the machine's limit."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -1,4 +1,4 @@
-"""Checkpoints: ours, the authors' ``adabound``'s, ``pytorch_optimizer``'s and ``torch.optim.Adam``'s."""
+"""Load checkpoints of dynabound, ``adabound``, ``torch_optimizer``, ``pytorch_optimizer`` and ``torch.optim.Adam``."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dynabound._dtensor import cut, is_dtensor
+from dynabound._dtensor import is_dtensor, shard_like
 from dynabound.optim._validate import normalize
 
-# How the arithmetic is carried out is the loading optimizer's business: a checkpoint may come from another machine.
+# The loading optimizer chooses the backend: the checkpoint may come from another machine.
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
-# Names of other packages' hyper-parameters, which live on under ours.
+# Names of other packages' hyper-parameters, translated to ours.
 _FOREIGN = ("amsgrad", "ams_bound", "weight_decouple", "fixed_decay", "adam_debias", "step")
 _NEEDED = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
 
 def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """A checkpoint of any known kind in our form; ``own_groups`` give what it does not say.
+    """A checkpoint of any known format in ours; what it does not contain is taken from ``own_groups``.
 
-    Raises ValueError where the checkpoint is of an unknown kind or follows a rule that AdaBound has no name for.
+    Raises ValueError for an unknown format, and for an update rule that AdaBound does not have.
     """
     groups = state_dict["param_groups"]
     sizes, own_sizes = ([len(group["params"]) for group in some] for some in (groups, own_groups))
@@ -56,7 +56,7 @@ def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, An
         changes = {"base_lr": peak, "amsbound": saved["amsgrad"] or own["amsbound"]}
     else:
         raise ValueError(
-            f"not a checkpoint that AdaBound can go on from: its groups hold {sorted(saved)}; known are those of "
+            f"not a checkpoint that AdaBound can resume from: its groups have {sorted(saved)}; supported are those of "
             "dynabound, adabound, torch_optimizer.AdaBound, pytorch_optimizer.AdaBound and torch.optim.Adam/AdamW"
         )
     saved = {key: value for key, value in saved.items() if key not in _IMPLEMENTATION + _FOREIGN}
@@ -73,11 +73,11 @@ def _check_entry(key: Any, entry: dict[str, Any]) -> None:
         raise ValueError(f"the checkpoint's state of parameter {key!r} has {what}: it is not Adam's or AdaBound's")
     for name in _MOMENTS & entry.keys():
         if not isinstance(entry[name], Tensor):
-            raise ValueError(f"the checkpoint's {name} of parameter {key!r} is no tensor: it is damaged")
+            raise ValueError(f"the checkpoint's {name} of parameter {key!r} is not a tensor: the checkpoint is damaged")
 
 
 def _bounds(saved: Any, own: Any) -> Any:
-    """A bound function is code, which a checkpoint does not hold: the constructor must have been given it again."""
+    """A bound function is code and is not saved: it must be passed to the constructor again."""
     if saved is None and not callable(own):
         raise ValueError(
             f"the checkpoint was made with a callable as bounds, this optimizer with bounds={own!r}: "
@@ -87,10 +87,9 @@ def _bounds(saved: Any, own: Any) -> Any:
 
 
 def _initial_lr(saved: dict[str, Any], otherwise: float) -> float:
-    """The rate that other packages scale their bounds by is not in their checkpoints, but schedulers leave it there.
+    """The base rate of other packages' bounds: not in their checkpoints, but most schedulers store it as initial_lr.
 
-    Not OneCycleLR, which chooses a rate of its own and leaves a ``max_lr`` beside it. CyclicLR does so too, and leaves
-    no trace.
+    OneCycleLR overwrites ``initial_lr``, which its ``max_lr`` shows. CyclicLR overwrites it and stores nothing else.
     """
     return otherwise if "initial_lr" not in saved or "max_lr" in saved else float(saved["initial_lr"])
 
@@ -98,12 +97,12 @@ def _initial_lr(saved: dict[str, Any], otherwise: float) -> float:
 def _from_pytorch_optimizer(saved: dict[str, Any]) -> dict[str, Any]:
     for name in ("fixed_decay", "adam_debias"):
         if saved.get(name):
-            raise ValueError(f"the checkpoint uses pytorch_optimizer's {name}=True, which AdaBound has no name for")
+            raise ValueError(f"the checkpoint uses pytorch_optimizer's {name}=True, which AdaBound does not have")
     return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": saved["weight_decouple"]}
 
 
 def match(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
-    """From each parameter to its entry in a translated checkpoint; raises where the two do not fit."""
+    """From each parameter to its entry in a translated checkpoint; raises where their shapes or kinds differ."""
     entries = {}
     for saved, own in zip(state_dict["param_groups"], groups, strict=True):
         for key, param in zip(saved["params"], own["params"], strict=True):
@@ -112,12 +111,12 @@ def match(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tens
                 if entry[name].shape != param.shape:
                     raise ValueError(
                         f"the checkpoint's {name} of parameter {key!r} has shape {tuple(entry[name].shape)}, "
-                        f"the parameter {tuple(param.shape)}: the checkpoint is of another model"
+                        f"the parameter {tuple(param.shape)}: the checkpoint belongs to another model"
                     )
                 if is_dtensor(entry[name]) and not is_dtensor(param):
                     raise ValueError(
                         f"the checkpoint's {name} of parameter {key!r} is a DTensor, but the parameter is not: save "
-                        "whole tensors with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict and "
+                        "full tensors with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict and "
                         "StateDictOptions(full_state_dict=True)"
                     )
             if entry:
@@ -133,8 +132,8 @@ def restore(entry: dict[str, Any], param: Tensor, dtype: torch.dtype, step_devic
     """
     moments = {}
     for name in sorted(_MOMENTS & entry.keys()):
-        moment = cut(entry[name].to(param.device, dtype, copy=True), param)
+        moment = shard_like(entry[name].to(param.device, dtype, copy=True), param)
         if type(moment) is Tensor and moment.stride() != param.stride():
-            moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel wants
+            moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel needs
         moments[name] = moment
     return {**entry, **moments, "step": entry["step"].to(step_device, copy=True)}

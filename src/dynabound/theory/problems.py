@@ -9,7 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynabound.theory.framework import Box, Domain, Floats, Method, Steps, check_betas, require
+from dynabound._checks import did_you_mean, require
+from dynabound.theory.domains import Box, Domain, Floats
+from dynabound.theory.framework import Steps
+from dynabound.theory.methods import Method, check_betas
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +151,7 @@ def smallest_counterexample(
 ) -> Counterexample:
     """f_t(x) = x on [−1, 1] from x₁ = 1, with η_u = 1 and η_l = 10⁻⁶ for t < T, then 1.
 
-    Hardly anything moves until T, so R_T ≈ 2T; but the right-hand side looks only at the last rate, and is 4√T − 1.
+    x hardly moves before T, so R_T ≈ 2T; but the right-hand side depends only on the last rate, and is 4√T − 1.
     """
     require(steps >= 1, "steps", steps, "at least 1")
     problem = Line(Box(-1, 1), np.ones(1), x1=1.0)
@@ -158,7 +161,7 @@ def smallest_counterexample(
 
 @dataclass(frozen=True)
 class _Late:
-    """Bounds that stay open until T; a value, so that equal ones share a schedule."""
+    """Bounds that stay open until T; a value, so that equal ones share their coefficients."""
 
     steps: int
 
@@ -238,7 +241,7 @@ class Stream:
             if slope @ (ahead - self.domain.lowest(slope)) <= 1e-10 * t:
                 return ahead
             new = self.domain.project(ahead - slope / curvature, ones)
-            if slope @ (new - x) > 0:  # the momentum points uphill: begin anew
+            if slope @ (new - x) > 0:  # the momentum points uphill: restart it
                 momentum = 1.0
             grown = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
             ahead = self.domain.project(new + (momentum - 1) / grown * (new - x), ones)
@@ -265,13 +268,13 @@ KINDS = ("linear", "sparse", "least squares", "logistic")
 def random_problem(kind: str, seed: int, steps: int, dimension: int = 5, domain: Domain | None = None) -> Stream:
     """A seeded random convex problem of one of the :data:`KINDS`, on [−1, 1]^d unless said otherwise.
 
-    The coordinates' scales are spread over two powers of ten, so that adaptive rates have something to do.
+    The coordinates' scales are spread over two powers of ten, so that adaptive rates differ between them.
 
     >>> problem = random_problem("least squares", seed=0, steps=50)
     >>> problem.domain, problem.rows.shape
     (Box(low=-1, high=1), (50, 5))
     """
-    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}")
+    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
     require(steps >= 1, "steps", steps, "at least 1")
     require(dimension >= 1, "dimension", dimension, "at least 1")
     rng = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""What a demonstration returns: numbers, and the verdicts that follow from them."""
+"""What a demonstration returns: its numbers, and the verdicts computed from them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from dynabound.theory.framework import Method, Run, Steps
+from dynabound.theory.framework import Steps, Trajectory
+from dynabound.theory.methods import Method
 
 SGDM_MOMENTUM = 0.9
 _LETTERS = {
@@ -27,11 +28,11 @@ class Verdict:
     measured: str
     holds: bool
     settings: str = ""
-    """Where these differ from the study's."""
+    """Where these differ from the demonstration's."""
 
 
 @dataclass(frozen=True)
-class Study:
+class Demonstration:
     """One demonstration: ``data`` holds every number that its picture shows."""
 
     name: str
@@ -53,49 +54,49 @@ class Study:
         return ",  ".join(f"{_LETTERS.get(key, key)} = {_shown(value)}" for key, value in flat.items())
 
     def as_dict(self) -> dict[str, Any]:
-        """The study as numbers, strings, lists and dicts, for JSON."""
-        return plain({**vars(self), "verdicts": [vars(verdict) for verdict in self.verdicts]})  # type: ignore[no-any-return]
+        """All fields as numbers, strings, lists and dicts, for JSON."""
+        return to_json({**vars(self), "verdicts": [vars(verdict) for verdict in self.verdicts]})  # type: ignore[no-any-return]
 
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        return sqrt_or_constant(value)
+        return step_size_text(value)
     if isinstance(value, tuple):
         return " | ".join(map(_shown, value))
     return f"{value:,}" if isinstance(value, int) else f"{value:g}"
 
 
-def plain(value: Any) -> Any:
+def to_json(value: Any) -> Any:
     """``value`` without NumPy types; a number that JSON cannot hold (infinity, NaN) becomes None."""
     if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_json(item) for item in value]
     if isinstance(value, (np.ndarray, np.generic)):
-        return plain(value.tolist())
+        return to_json(value.tolist())
     return value if not isinstance(value, float) or np.isfinite(value) else None
 
 
-def make(name: str, **numbers: Any) -> Method:
-    """The method of that name; SGDM takes its usual momentum, which β₁ is not meant for."""
+def make_method(name: str, **numbers: Any) -> Method:
+    """The method of that name; SGDM takes its usual momentum instead of β₁."""
     if name == "SGDM":
         numbers["beta1"] = SGDM_MOMENTUM
     return Method(name, **numbers)
 
 
-def spread(steps: int, count: int = 300, multiple: int = 1) -> Steps:
+def log_spaced(steps: int, count: int = 300, multiple: int = 1) -> Steps:
     """About ``count`` steps up to ``steps``, evenly spaced on a logarithmic axis, each a multiple of ``multiple``."""
     grid = np.geomspace(1, max(steps // multiple, 1), count).round().astype(np.int64)
     grid = np.unique(np.append(grid, max(steps // multiple, 1))) * multiple
     return grid[grid <= steps] if multiple <= steps else np.array([steps])
 
 
-def first_below_0(run: Run) -> int | None:
+def first_below_0(run: Trajectory) -> int | None:
     """The first t with x_t < 0, of a run that has recorded all its steps."""
     below = np.flatnonzero(np.append(run.x[:, 0], run.last) < 0)
     return int(below[0]) + 1 if below.size else None
 
 
-def sqrt_or_constant(scheme: str) -> str:
+def step_size_text(scheme: str) -> str:
     """How the step size is written."""
     return "α/√t" if scheme == "sqrt" else "constant α"

@@ -1,4 +1,4 @@
-"""Theorems 4 and 5, measured: on random problems, on the counterexamples, and against the guarantee that holds."""
+"""Theorems 4 and 5, measured on random problems and counterexamples, beside the guarantee that holds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ import numpy as np
 import torch
 
 from dynabound import bounds as bound_functions
+from dynabound._checks import require
 from dynabound.theory import problems
-from dynabound.theory.fast import Progress, race
-from dynabound.theory.framework import Method, bound_arrays, play, require
+from dynabound.theory.fast import ProgressCallback, race
+from dynabound.theory.framework import play
+from dynabound.theory.methods import Method, bound_arrays
 from dynabound.theory.regret import corollary, corrected, decreases, regret, theorem_4
-from dynabound.theory.study import Study, spread
+from dynabound.theory.study import Demonstration, log_spaced
 
 BOUNDED = ("AdaBound", "AMSBound")
 MOMENTA: tuple[dict[str, Any], ...] = (
@@ -50,7 +52,7 @@ def _trial(problem: problems.Stream, best: float, method: Method, steps: int) ->
     )
 
 
-def regret_study(
+def regret_bounds(
     *,
     alpha: float | None = None,
     beta2: float | None = None,
@@ -58,14 +60,14 @@ def regret_study(
     final_lr: float = 0.1,
     steps: int = 300,
     seeds: int = 4,
-    progress: Progress | None = None,
-) -> Study:
+    progress: ProgressCallback | None = None,
+) -> Demonstration:
     """Theorem 4's inequality against measured regret, and the step of its proof that fails."""
     require(seeds >= 1, "seeds", seeds, "at least 1")
     alphas = (1e-3, 1e-2, 1e-1) if alpha is None else (alpha,)
     squares = (0.9, 0.99, 0.999) if beta2 is None else (beta2,)
     gammas = (0.001, 0.01, 0.1) if gamma is None else (gamma,)
-    study = Study(
+    demo = Demonstration(
         "regret",
         "Theorems 4 and 5: measured regret against the promised bound, and the hole in the proof",
         dict(alpha=alphas, beta2=squares, gamma=gammas, final_lr=final_lr, steps=steps, seeds=seeds),
@@ -75,35 +77,35 @@ def regret_study(
         problem = problems.random_problem(kind, seed, steps)
         best = float(problem.best(np.array([steps]))[0])
         for name, a, b, g in product(BOUNDED, alphas, squares, gammas):
-            # The seed also chooses among the momentum schedules, in turn.
+            # The seed also selects the momentum schedule.
             numbers = dict(alpha=a, beta2=b, gamma=g, final_lr=final_lr, **MOMENTA[seed % len(MOMENTA)])
-            trials.append(_trial(problem, best, Method(name, **_lawful(numbers)), steps))
+            trials.append(_trial(problem, best, Method(name, **_with_admissible_beta1(numbers)), steps))
         if progress is not None:
             progress(i + 1, seeds * len(problems.KINDS))
-    _judge_inequalities(study, trials)
-    _judge_proof(study, trials, gammas)
-    _judge_m(study, gammas, final_lr)
-    _judge_growth(study, final_lr)
-    study.data.update(
+    _judge_inequalities(demo, trials)
+    _judge_proof(demo, trials, gammas)
+    _judge_m(demo, gammas, final_lr)
+    _judge_growth(demo, final_lr)
+    demo.data.update(
         ratio_theorem=[trial.theorem for trial in trials],
         ratio_corrected=[trial.corrected for trial in trials],
         curves=_curves(steps, gammas[0], final_lr),
-        crossing=crossing(BOUNDED[0], spread(1000, 30)),
+        crossing=crossing(BOUNDED[0], log_spaced(1000, 30)),
         funnel=_funnel(min(steps, 300), gammas[len(gammas) // 2], final_lr),
     )
-    return study
+    return demo
 
 
-def _lawful(numbers: dict[str, Any]) -> dict[str, Any]:
-    """With β₁ lowered where β₂ is so small that β₁ < √β₂ would fail."""
+def _with_admissible_beta1(numbers: dict[str, Any]) -> dict[str, Any]:
+    """``numbers`` with β₁ lowered where it is not below √β₂."""
     return {**numbers, "beta1": min(numbers["beta1"], 0.9 * numbers["beta2"] ** 0.5)}
 
 
-def _judge_inequalities(study: Study, trials: list[_Trial]) -> None:
+def _judge_inequalities(demo: Demonstration, trials: list[_Trial]) -> None:
     def judge(claim: str, ratios: Sequence[float]) -> None:
         broken = sum(ratio > 1 for ratio in ratios)
         measured = f"broken in {broken} of {len(ratios)} runs, largest R_T/right-hand side {max(ratios):.3g}"
-        study.judge(claim, measured, broken == 0, "random convex problems")
+        demo.judge(claim, measured, broken == 0, "random convex problems")
 
     for name, theorem in zip(BOUNDED, ("Theorem 4", "Theorem 5"), strict=True):
         judge(f"{theorem}'s inequality ({name})", [trial.theorem for trial in trials if trial.method.name == name])
@@ -113,7 +115,7 @@ def _judge_inequalities(study: Study, trials: list[_Trial]) -> None:
     judge("The corrected guarantee, with M", [trial.corrected for trial in trials])
 
 
-def _judge_proof(study: Study, trials: list[_Trial], gammas: Sequence[float]) -> None:
+def _judge_proof(demo: Demonstration, trials: list[_Trial], gammas: Sequence[float]) -> None:
     shares = {}
     for gamma in gammas:
         found = {name: [trial.share for trial in trials if (trial.method.name, trial.method.gamma) == (name, gamma)]
@@ -123,11 +125,11 @@ def _judge_proof(study: Study, trials: list[_Trial], gammas: Sequence[float]) ->
             "decreases at " + ", ".join(f"{value:.1%} ({name})" for name, value in share.items()) + " of all (t, i)"
         )
         never = not any(any(values) for values in found.values())
-        study.judge("1/η_t never decreases (the proof's last step)", measured, never, f"γ = {gamma:g}")
-    study.data["share"] = shares
-    threshold = study.data["gamma_threshold"] = _threshold()
+        demo.judge("1/η_t never decreases (the proof's last step)", measured, never, f"γ = {gamma:g}")
+    demo.data["share"] = shares
+    threshold = demo.data["gamma_threshold"] = _threshold()
     measured = f"smallest such γ, by bisection: {threshold:.4f}"
-    study.judge("1/η_t cannot decrease, whatever the gradients, if γ ≥ 4", measured, _worst_step(4.0) >= 0)
+    demo.judge("1/η_t cannot decrease, whatever the gradients, if γ ≥ 4", measured, _worst_step(4.0) >= 0)
 
 
 def _worst_step(gamma: float, steps: int = 10_000) -> float:
@@ -145,7 +147,7 @@ def _threshold() -> float:
     return high
 
 
-def _judge_m(study: Study, gammas: Sequence[float], final_lr: float) -> None:
+def _judge_m(demo: Demonstration, gammas: Sequence[float], final_lr: float) -> None:
     for gamma in gammas:
         stated = (1 + 2 / gamma) / final_lr
         t = torch.logspace(0, 8, 2000, dtype=torch.float64).round()
@@ -153,10 +155,10 @@ def _judge_m(study: Study, gammas: Sequence[float], final_lr: float) -> None:
         largest = float((t / lower - (t - 1) / upper).max()) / final_lr
         measured = f"largest t/η_l(t) − (t−1)/η_u(t−1) up to t = 1e8: {largest:.6g}; (1 + 2/γ)/α* = {stated:.6g}"
         sharp = 0.999 * stated < largest < stated * (1 + 1e-6)
-        study.judge("The smallest M is (1 + 2/γ)/α*", measured, sharp, f"γ = {gamma:g}")
+        demo.judge("The smallest M is (1 + 2/γ)/α*", measured, sharp, f"γ = {gamma:g}")
 
 
-def _judge_growth(study: Study, final_lr: float) -> None:
+def _judge_growth(demo: Demonstration, final_lr: float) -> None:
     """Which power of T Theorem 4's own right-hand side grows like, for each momentum schedule."""
     problem = problems.random_problem("linear", 0, 4000)
     for momentum in MOMENTA:
@@ -166,14 +168,14 @@ def _judge_growth(study: Study, final_lr: float) -> None:
         shown = {1.0: "constant", 0.99: "β₁·0.99^(t−1)", "harmonic": "β₁/t"}[run.method.beta1_decay]
         shown = f"β₁ₜ {shown}" if run.method.beta1 else "β₁ = 0"
         claim = "Theorem 4's right-hand side is O(√T)"
-        study.judge(claim, f"grows like T^{power:.2f} from T = 1,000 to 4,000", power < 0.75, shown)
+        demo.judge(claim, f"grows like T^{power:.2f} from T = 1,000 to 4,000", power < 0.75, shown)
 
 
 def _curves(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
     """R_T and both right-hand sides against T, on one random problem."""
     method = Method("AdaBound", alpha=0.01, beta2=0.9, gamma=gamma, final_lr=final_lr)
     run = play(problems.random_problem("least squares", 1, steps), method, steps)
-    at = spread(steps, 40)
+    at = log_spaced(steps, 40)
     return dict(t=at, regret=regret(run, at), theorem=theorem_4(run)[at - 1], corrected=corrected(run)[at - 1])
 
 
@@ -205,32 +207,32 @@ def counterexample(
     period: int = 10,
     steps: int = 10_000,
     seeds: int = 20,
-    progress: Progress | None = None,
-) -> Study:
+    progress: ProgressCallback | None = None,
+) -> Demonstration:
     """Two problems that meet every assumption of Theorem 4 and break its inequality."""
     require(seeds >= 1, "seeds", seeds, "at least 1")
     small: dict[str, Any] = dict(alpha=1e-6 if alpha is None else alpha, beta2=0.9 if beta2 is None else beta2)
     other = dict(alpha=0.266 if alpha is None else alpha, beta2=0.5 if beta2 is None else beta2)
-    study = Study(
+    demo = Demonstration(
         "counterexample",
         "Theorems 4 and 5 against two counterexamples",
         dict(smallest=small, savarese=dict(period=period, steps=steps, seeds=seeds, **other)),
     )
     met = all(_meets(problems.smallest_counterexample(horizon).method, horizon) for horizon in (4, 100))
     measured = "monotone, positive, equal limits, β₁ = 0" if met else "not met"
-    study.judge("The smallest counterexample meets Theorem 4's assumptions", measured, met)
+    demo.judge("The smallest counterexample meets Theorem 4's assumptions", measured, met)
     for name, theorem in zip(BOUNDED, ("Theorem 4", "Theorem 5"), strict=True):
-        found = study.data[f"smallest {name}"] = crossing(name, [*range(1, 31), 100], **small)
+        found = demo.data[f"smallest {name}"] = crossing(name, [*range(1, 31), 100], **small)
         for t, r, right, sure in zip(*found.values(), strict=True):
             if t in (4, 100):
                 shown, measured = f"smallest, T = {t:g}, {name}", f"R_T = {r:.4f}, right-hand side {right:g}"
-                study.judge(f"{theorem}'s inequality", measured, r <= right, shown)
-                study.judge("The corrected guarantee", f"R_T = {r:.4f}, at most {sure:.3g}", r <= sure, shown)
+                demo.judge(f"{theorem}'s inequality", measured, r <= right, shown)
+                demo.judge("The corrected guarantee", f"R_T = {r:.4f}, at most {sure:.3g}", r <= sure, shown)
     run = race([problems.smallest_counterexample(100, **small)], 100)[0]
-    study.data["path"] = dict(t=run.at, x=run.x[:, 0], rate=run.rate[:, 0] * np.sqrt(run.at))
+    demo.data["path"] = dict(t=run.at, x=run.x[:, 0], rate=run.rate[:, 0] * np.sqrt(run.at))
     for name in BOUNDED:
-        _judge_savarese(study, name, progress)
-    return study
+        _judge_savarese(demo, name, progress)
+    return demo
 
 
 def _meets(method: Method, horizon: int) -> bool:
@@ -238,19 +240,19 @@ def _meets(method: Method, horizon: int) -> bool:
     return found.meets_theorem_4
 
 
-def _judge_savarese(study: Study, name: str, progress: Progress | None) -> None:
-    numbers = dict(study.settings["savarese"])
+def _judge_savarese(demo: Demonstration, name: str, progress: ProgressCallback | None) -> None:
+    numbers = dict(demo.settings["savarese"])
     steps, seeds = numbers.pop("steps"), numbers.pop("seeds")
     examples = [problems.savarese(steps, seed, name, **numbers) for seed in range(seeds)]
     met = _meets(examples[0].method, steps)
     shown = f"Savarese, T = {steps:,}, {seeds} seeds, {name}"
-    study.judge("Savarese's example meets Theorem 4's assumptions", "yes" if met else "no", met, shown)
+    demo.judge("Savarese's example meets Theorem 4's assumptions", "yes" if met else "no", met, shown)
     runs = race(examples, steps, progress=progress)
-    at = spread(steps, 200)
+    at = log_spaced(steps, 200)
     ratios = np.array([regret(run, at) / theorem_4(run)[at - 1] for run in runs])
     sure = max(float((regret(run, run.at) / corrected(run))[-1]) for run in runs)
     measured = f"R_T/right-hand side {ratios[:, -1].min():.3g} to {ratios[:, -1].max():.3g}"
     theorem = "Theorem 4" if name == "AdaBound" else "Theorem 5"
-    study.judge(f"{theorem}'s inequality", measured, ratios[:, -1].max() <= 1, shown)
-    study.judge("The corrected guarantee", f"R_T/right-hand side at most {sure:.3g}", sure <= 1, shown)
-    study.data[f"savarese {name}"] = dict(t=at, ratios=ratios)
+    demo.judge(f"{theorem}'s inequality", measured, ratios[:, -1].max() <= 1, shown)
+    demo.judge("The corrected guarantee", f"R_T/right-hand side at most {sure:.3g}", sure <= 1, shown)
+    demo.data[f"savarese {name}"] = dict(t=at, ratios=ratios)

@@ -52,7 +52,7 @@ def train_on_ranks(
                 "RANK": number,
                 "LOCAL_RANK": number,
                 "WORLD_SIZE": count,
-                distributed.MEETING: f"{folder.name}/meeting",
+                distributed.RENDEZVOUS_FILE: f"{folder.name}/meeting",
             }
             arguments = (theirs, place, threads, spec.to_dict(), str(store.root), options)
             members.append(context.Process(target=_rank, args=arguments, daemon=True))

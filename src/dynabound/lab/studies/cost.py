@@ -17,11 +17,12 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dynabound.lab.spec import DEFAULT, RunSpec
-from dynabound.lab.tasks import optimizers
-from dynabound.lab.tasks.batches import make_batches
-from dynabound.lab.tasks.datasets import SOURCES, Data, Images, Text, load
+from dynabound.lab.tasks import models, optimizers
+from dynabound.lab.tasks.catalog import SOURCES
+from dynabound.lab.tasks.datasets import Data, Images, Text, load
 from dynabound.lab.tasks.models import LanguageModel
-from dynabound.lab.training.loop import Training, build_model
+from dynabound.lab.training.batches import make_batches
+from dynabound.lab.training.loop import Training
 
 __all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Count", "count", "estimate", "gpu_seconds", "kind", "size", "title"]
 
@@ -121,7 +122,7 @@ def count(spec: RunSpec) -> Count:
         data = _stand_in(spec)
         batches = make_batches(_one_pixel(data), spec, torch.device("cpu"))
     with torch.device("meta"):
-        model = build_model(spec, data)
+        model = models.build(spec.model, spec.to_dict(), data)
     trained, *held_out = (
         (data.train, data.valid, data.test) if isinstance(data, Text) else (data.train[1], data.test[1])
     )

@@ -14,7 +14,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.recipes import Study, seeded
 from dynabound.lab.studies.search import Loss, search
-from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks import catalog, datasets
 
 __all__ = ["Planned", "check", "complete", "plan", "tuning", "wanted"]
 
@@ -118,7 +118,7 @@ def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> N
     missing = [
         task
         for task in dict.fromkeys(spec.task for spec in specs)
-        if task in datasets.SOURCES and datasets.locate(task, data_dir) is None
+        if task in catalog.SOURCES and datasets.locate(task, data_dir) is None
     ]
     if missing:
         names = " ".join(missing)

@@ -21,13 +21,11 @@ def missing(folder: Path) -> list[str]:
 
 def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
     """Play one, and write its numbers and pictures; LabError if they cannot be written."""
-    from dynabound.lab.report.figures import save_figure
-    from dynabound.theory.draw import draw
-    from dynabound.theory.studies import STUDIES
+    from dynabound.theory.studies import DEMONSTRATIONS, write
 
-    study = STUDIES[name](progress=progress)
+    demo = DEMONSTRATIONS[name](progress=progress)
     try:
-        save_figure(name, study.as_dict(), folder, lambda: draw(study))
+        write(demo, folder)
     except OSError as error:
         where = error.filename or folder
         raise LabError(f"{where}: cannot be written ({error.strerror}); give another --out") from None
