@@ -85,10 +85,7 @@ def check_params(group: dict[str, Any]) -> None:
     if not group["fused"]:
         return
     if not _fused.AVAILABLE:
-        raise RuntimeError(
-            "fused=True: there is no C kernel; it needs torch >= 2.10, and a C compiler at installation: "
-            "pip install --force-reinstall --no-deps --no-binary dynabound dynabound, or leave fused=None"
-        )
+        raise RuntimeError(f"fused=True: there is no C kernel: {_fused.MISSING}; or leave fused=None")
     for index, param in enumerate(group["params"]):
         if not (param.is_cpu and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
