@@ -1,6 +1,7 @@
 """The bound functions and their certificate against exact arithmetic."""
 
 import math
+import re
 from decimal import Decimal, getcontext
 
 import pytest
@@ -91,6 +92,44 @@ def test_certificate_finds_what_is_wrong():
     assert not bounds.certificate(lambda t: (0.5, 1.0 + t), steps=100).upper_never_increases
     assert not bounds.certificate(lambda t: (0.0, 1.0), steps=100).lower_positive
     assert not bounds.certificate(lambda t: (0.5, 1.0), steps=100).limits_agree
+
+
+def test_an_infinite_upper_bound_gives_no_guarantee():
+    found = bounds.certificate(lambda t: (1.0, math.inf), steps=100)
+    assert not found.limits_agree
+    assert not found.guaranteed
+    assert found.largest_upper == math.inf
+    assert found.useful_from() == math.inf
+
+
+def test_largest_upper_is_the_largest_seen():
+    assert (
+        bounds.certificate(lambda t: (1.0, 1.0) if t != 7 else (1.0, 3.0), final_lr=0.5, steps=10).largest_upper == 1.5
+    )
+    for family in ("harmonic", "exponential", "linear"):
+        assert bounds.certificate(family, 0.01, 0.5).largest_upper == 0.5 * float(bounds.evaluate(family, 0.01, 1)[1])
+    assert bounds.certificate(("constant", 0.5, 2.0), final_lr=0.5).largest_upper == 1.0
+
+
+@pytest.mark.parametrize("diameter", [0.1, 2.0, 30.0])
+def test_useful_from_is_where_the_guarantee_beats_the_trivial_bound(diameter):
+    found = bounds.certificate("harmonic", gamma=0.1, final_lr=0.5)
+    smallest = 0.5 * bounds.evaluate("harmonic", 0.1, 1)[0]
+
+    def guarantee(t):  # Savarese's bound for d = 1, β₁ = 0, G = 3, with the smallest rates that the bounds allow
+        growth = 2 * found.m * (math.sqrt(t) - 1) + 1 / smallest
+        return diameter**2 / 2 * growth + (2 * math.sqrt(t) - 1) * found.largest_upper * 9
+
+    start = found.useful_from(diameter, gradient_bound=3.0)
+    assert guarantee(start) <= diameter * 3 * start
+    assert guarantee(start / 2) > diameter * 3 * start / 2
+
+
+@pytest.mark.parametrize(("gamma", "final_lr"), [(1e-320, 0.1), (1e-3, 1e308), (1e-3, 1e-307)])
+@pytest.mark.parametrize("family", ["harmonic", "exponential", "linear"])
+def test_bounds_that_overflow_are_refused(family, gamma, final_lr):
+    with pytest.raises(ValueError, match=re.escape(f"gamma={gamma!r}, final_lr={final_lr!r}: the bounds overflow")):
+        bounds.certificate(family, gamma, final_lr)
 
 
 @pytest.mark.parametrize("pair", [(2.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (0.5, math.nan)])
