@@ -16,7 +16,8 @@ FLOORS = [
     {"lab.errors"},
     {"lab.distributed"},
     {"lab.tasks"},
-    {"lab.spec", "lab.describe"},
+    {"lab.spec"},
+    {"lab.describe"},
     {"lab.checkpoints"},
     {"lab.store"},
     {"lab.training"},
@@ -24,7 +25,8 @@ FLOORS = [
     {"lab.engines"},
     {"lab.studies"},
     {"lab.report"},
-    {"bench", "cli"},
+    {"bench"},
+    {"cli"},
 ]
 """From the lowest to the highest. Rooms on one floor do not import each other, but for the private modules."""
 LEVEL = {room: level for level, floor in enumerate(FLOORS) for room in floor}

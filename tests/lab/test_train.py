@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -102,7 +103,7 @@ def test_perplexity_and_bounds_are_what_they_are_called(tmp_path):
 
 def test_finished_run_is_read_and_not_run_again(tmp_path, monkeypatch):
     first = train(DIGITS, Store(tmp_path))
-    monkeypatch.setattr("dynabound.lab.train.Training", None)
+    monkeypatch.setattr(sys.modules["dynabound.lab.train"], "Training", None)
     again = train(DIGITS, Store(tmp_path))
     assert (again.state, again.metrics) == (first.state, first.metrics)
 

@@ -34,7 +34,7 @@ from dynabound.lab.describe import describe
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
-from dynabound.lab.report.results import mean, spread
+from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.spec import SCALES, TASKS, RunSpec
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import drive, simulate
@@ -191,21 +191,21 @@ def report(
 
 
 def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
-    from dynabound.lab.report import summary as reports
+    from dynabound.lab.report import html, summary
 
-    built = reports.build([STUDIES[name] for name in names], scale, out)
-    path = reports.write(built, out)
+    report = summary.build([STUDIES[name] for name in names], scale, out)
+    path = html.write(report, out)
     if as_json:
-        plain = [{key: value for key, value in study.items() if key != "figures"} for study in built["studies"]]
+        plain = [html.as_dict(study) for study in report.studies]
         typer.echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
         return
     table = Table(box=None, header_style="bold")
     for column in ("study", "verdict", "claims that hold", "runs"):
         table.add_column(column)
-    for study in built["studies"]:
-        good = sum(check["verdict"] in ("reproduced", "holds") for check in study["checks"])
-        states = ", ".join(f"{count} {state}" for state, count in study["runs"].items())
-        table.add_row(study["name"], study["verdict"], f"{good} of {len(study['checks'])}", states)
+    for study in report.studies:
+        holding = sum(check.verdict in ("reproduced", "holds") for check in study.checks)
+        states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
+        table.add_row(study.name, study.verdict, f"{holding} of {len(study.checks)}", states)
     _print(table)
     typer.echo(f"the report: {path}")
 
@@ -343,7 +343,7 @@ def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
         "test": best and {
             "metric": "perplexity" if best.text else "accuracy (%)",
             "mean": mean(final) if final else None,
-            "std": spread(final) if len(final) > 1 else None,
+            "std": std(final) if len(final) > 1 else None,
             "states": [run.state for run in winner],
         },
         "tried": [{"lr": run.spec.lr, "opt": run.spec.options, "state": run.state, "error": run.error,

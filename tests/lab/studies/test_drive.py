@@ -14,8 +14,7 @@ from typer.testing import CliRunner
 from dynabound.cli import app
 from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
-from dynabound.lab.report import figures
-from dynabound.lab.report import summary as report
+from dynabound.lab.report import html, summary
 from dynabound.lab.report.results import curves
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
@@ -115,7 +114,7 @@ def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, don
     pages = []
     for folder in (killed, tmp_path / "whole"):
         cases.forget_seconds(Store(folder / "runs"))
-        path = report.write(report.build([tiny], "demo", folder), folder)
+        path = html.write(summary.build([tiny], "demo", folder), folder)
         figure = (folder / "demo" / "figures" / "mnist.png").read_bytes()
         pages.append((path.read_text().replace(str(folder), "OUT"), figure))
     assert pages[0] == pages[1]
@@ -180,7 +179,7 @@ def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypat
     damage(broken)
     assert losses(store)(broken.spec()) == float("inf")
     assert losses(store, ())(broken.spec()) is None
-    assert report.write(report.build([tiny], "demo", tmp_path), tmp_path).is_file()
+    assert html.write(summary.build([tiny], "demo", tmp_path), tmp_path).is_file()
     assert estimate_time([study], "demo", store, [1], 1e12)["runs"] == 1
     states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", store)}
     assert [name for name, state in states.items() if state != "finished"] == [broken.name]
@@ -188,54 +187,6 @@ def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypat
     cases.complete([study], store, engine)
     assert [spec.name for spec in engine.ran] == [broken.name]
     assert cases.numbers(store) == before
-
-
-def test_a_damaged_run_of_a_curve_is_reported_with_the_remedy(tiny, done, tmp_path):
-    shutil.copytree(done, tmp_path / "copy")
-    broken = Store(tmp_path / "copy" / "runs").runs()[0]
-    damage(broken)
-    (study,) = report.build([tiny], "demo", tmp_path / "copy")["studies"]
-    (failure,) = study["failures"]
-    assert (failure["run"], failure["state"]) == (broken.name, "failed")
-    assert f"dynabound runs remove {broken.name}" in failure["error"]
-
-
-def test_the_data_behind_the_figure(tiny, done):
-    built = report.build([tiny], "demo", done)
-    (study,) = built["studies"]
-    (figure,) = study["figures"]
-    (panel,) = figure["data"]["panels"]
-    assert [curve["label"] for curve in panel["curves"]] == [row.label for row in tiny.rows]
-    for curve in panel["curves"]:
-        for split in ("train", "test"):
-            assert [len(seed) for seed in curve[split]] == [cases.TINY["epochs"]] * 3
-    store = Store(done / "runs")
-    stored = {(r.spec().optimizer, r.spec().seed): r.metrics()[-1]["test_accuracy"] for r in store.runs()}
-    rows = {row["method"]: row for row in study["tables"][0]["rows"]}
-    adam = [100 * stored["adam", seed] for seed in range(3)]
-    assert rows["Adam"]["final"] == pytest.approx(sum(adam) / 3)
-    assert rows["Adam"]["level"] == pytest.approx(max(adam))
-    finals = {label: round(row["final"], 6) for label, row in rows.items() if label != REFERENCE}
-    places = {label: 1 + sum(other > final for other in finals.values()) for label, final in finals.items()}
-    assert {label: rows[label]["rank"] for label in finals} == places, "equals share a place"
-    assert rows[REFERENCE]["rank"] is None
-    assert study["runs"] == {"finished": 21}
-
-
-def test_figures_are_drawn_again_only_when_the_data_changes(tiny, done, tmp_path):
-    (study,) = report.build([tiny], "demo", done)["studies"]
-    data = study["figures"][0]["data"]
-    paths = figures.save("mnist", data, tmp_path)
-    assert [path.suffix for path in paths] == [".png", ".svg", ".pdf"]
-    stamps = [path.stat().st_mtime_ns for path in paths]
-    assert [path.stat().st_mtime_ns for path in figures.save("mnist", data, tmp_path)] == stamps
-    before = [path.read_bytes() for path in paths]
-    paths[0].unlink()
-    figures.save("mnist", data, tmp_path)
-    assert [path.read_bytes() for path in paths] == before, "the same data makes another file"
-    data["panels"][0]["curves"][0]["test"][0][-1] += 1
-    figures.save("mnist", data, tmp_path)
-    assert paths[1].read_bytes() != before[1]
 
 
 def test_adabound_starts_like_adam_on_digits(tmp_path):
@@ -333,52 +284,6 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
     assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 
-def test_a_failed_run_of_a_search_is_reported_too(tiny, monkeypatch, tmp_path):
-    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
-    row = next(row for row in tiny.rows if row.label == "AdaGrad")
-    study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
-    cases.complete([study], store, cases.InProcess())
-    (curve,) = curves(study, "demo", store)
-    lost = next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)
-    with store.run(lost).lock():
-        store.run(lost).write_status("failed", error="it <i>rained</i>")
-    (again,) = curves(study, "demo", store)
-    assert [seed.spec for seed in again.lost] == [lost]
-    (failure,) = report._failures([again])
-    assert failure == {"run": lost.name, "method": f"perceptron: AdaGrad, search at lr {lost.lr:g}, seed 0",
-                       "state": "failed", "error": "it <i>rained</i>"}  # fmt: skip
-    assert report._count([again])["failed"] == 1
-    assert report._step_size(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
-
-
-def test_bars_tell_a_run_that_diverged_from_one_that_is_missing(tmp_path):
-    curves = [{"label": "α = 1", "diverged": True, "test": []}, {"label": "α = 0.1", "diverged": False, "test": []},
-              {"label": "α = 0.01", "diverged": False, "test": [[92.0, 93.0]]}]  # fmt: skip
-    figure = figures.draw({"kind": "steps", "title": "", "panels": [{"name": "SGDM", "curves": curves}]})
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == ["diverged", "no run"]
-    assert axes.get_ylim()[0] == 0
-    assert [bar.get_height() for bar in axes.patches] == [0, 0, 93.0]
-
-
-def test_theory_is_read_and_not_computed_again(tmp_path):
-    assert theorems.missing(tmp_path) == list(theorems.NAMES)
-    theorems.play("counterexample", tmp_path, lambda done, total: None)
-    assert theorems.missing(tmp_path) == list(theorems.NAMES)[:-1]
-    (tmp_path / "theory").mkdir()
-    for path in list(tmp_path.glob("counterexample.*")):
-        path.rename(tmp_path / "theory" / path.name)
-    (study,) = report.build([STUDIES["theory"]], "demo", tmp_path)["studies"]
-    assert study["verdict"] == "not reproduced", "Theorem 4 is false as stated"
-    assert [figure["name"] for figure in study["figures"]] == ["counterexample"]
-    assert len(study["failures"]) == 4
-    (tmp_path / "theory" / "counterexample.svg").unlink()
-    built = report.build([STUDIES["theory"]], "demo", tmp_path)
-    assert len(built["studies"][0]["failures"]) == 5
-    assert report.write(built, tmp_path).is_file()
-    assert "counterexample" in theorems.missing(tmp_path / "theory")
-
-
 def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
@@ -389,8 +294,8 @@ def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     ("arguments", "during"),
     [
         (["reproduce", "theory"], (theorems, "play")),
-        (["reproduce", "mnist"], (report, "write")),
-        (["report", "mnist"], (report, "write")),
+        (["reproduce", "mnist"], (html, "write")),
+        (["report", "mnist"], (html, "write")),
     ],
 )
 def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done, tmp_path, monkeypatch):

@@ -1,9 +1,8 @@
-"""Stored runs as the numbers of a study: curves, final values, spread over seeds, ranks, time to a level."""
+"""Stored runs as the curves of a study: its methods, each with all its seeds."""
 
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import dataclass
 
 from dynabound.lab.spec import RunSpec
@@ -12,7 +11,7 @@ from dynabound.lab.studies.plan import Seed, gather, losses, read
 from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.studies.search import Search
 
-__all__ = ["Curve", "curves", "mean", "spread"]
+__all__ = ["Curve", "curves"]
 
 
 @dataclass(frozen=True)
@@ -28,12 +27,12 @@ class Curve:
 
     @property
     def ended(self) -> bool:
-        """Whether every seed has a result, be it that it diverged."""
+        """Whether every seed finished or diverged."""
         return bool(self.seeds) and all(seed.state in ENDED for seed in self.seeds)
 
     @property
     def finished(self) -> list[Seed]:
-        """The seeds that came to their end."""
+        """The seeds that finished."""
         return [seed for seed in self.seeds if seed.state == "finished"]
 
     @property
@@ -49,16 +48,6 @@ class Curve:
         """The best test metric of any epoch, of every seed that finished."""
         choose = min if self.spec.text else max
         return [choose(seed.series("test")) for seed in self.finished]
-
-
-def mean(values: list[float]) -> float:
-    """The mean; NaN of nothing."""
-    return statistics.fmean(values) if values else math.nan
-
-
-def spread(values: list[float]) -> float:
-    """The standard deviation over seeds; NaN of fewer than two."""
-    return statistics.stdev(values) if len(values) > 1 else math.nan
 
 
 def curves(study: Study, scale: str, store: Store) -> list[Curve]:

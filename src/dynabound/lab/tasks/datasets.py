@@ -1,6 +1,6 @@
-"""The data sets: where they may lie, how they are read, and what is refused.
+"""Loading data sets: where they are looked for, how they are read, and what is refused.
 
-Two are embedded and always there: scikit-learn's digits and the language reference in CPython's ``pydoc_data``.
+The embedded ones are always there: scikit-learn's digits and the language reference in CPython's ``pydoc_data``.
 The others are looked for in ``data_dir`` (or the variable DYNABOUND_DATA), then in the download folder.
 
 >>> data = load("digits")
@@ -10,6 +10,7 @@ The others are looked for in ``data_dir`` (or the variable DYNABOUND_DATA), then
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
@@ -27,7 +28,6 @@ import torch
 from torch import Tensor
 
 from dynabound._extras import missing
-from dynabound._files import read_regular
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks.catalog import SOURCES, TASKS
 
@@ -63,7 +63,7 @@ Data: TypeAlias = "Images | Text"
 
 
 def load(name: str, data_dir: str | Path | None = None) -> Data:
-    """The data set ``name``, whole and checked, or DataError."""
+    """The data set ``name``, complete and verified; DataError otherwise."""
     if name not in TASKS:
         raise DataError(f"data set {name!r}: must be one of {', '.join(TASKS)}")
     if name not in SOURCES:
@@ -81,13 +81,19 @@ def load(name: str, data_dir: str | Path | None = None) -> Data:
 def data_home(data_dir: str | Path | None = None) -> Path:
     """Where data sets are downloaded to: ``data_dir``, or DYNABOUND_DATA, or the user's cache."""
     chosen = data_dir or os.environ.get("DYNABOUND_DATA")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(cache) / "dynabound"
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dynabound"
+    except RuntimeError:
+        raise DataError("HOME is not set and the user is unknown: give --data-dir, or set DYNABOUND_DATA") from None
 
 
 def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
-    """The folders in which a data set may lie, in the order in which they are tried."""
-    homes = dict.fromkeys((data_home(data_dir), data_home()))
+    """The folders in which a data set is looked for, in this order."""
+    homes = {data_home(data_dir): None}
+    with contextlib.suppress(DataError):  # without a home folder there is no cache to look in
+        homes[data_home()] = None
     inner = {"cifar": ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ".")}.get(
         SOURCES[name].kind, (name, ".")
     )
@@ -95,7 +101,7 @@ def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
 
 
 def locate(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """The first folder that has a file of the data set, whole or not; None if there is none."""
+    """The first folder that has a file of the data set, damaged or not; None if there is none."""
     first = SOURCES[name].files[0]
     for folder in search_path(name, data_dir):
         if (folder / f"{first}.gz").is_file() or (folder / first).is_file():
@@ -104,7 +110,7 @@ def locate(name: str, data_dir: str | Path | None = None) -> Path | None:
 
 
 def fingerprint(data: Data) -> str:
-    """A digest of all that the data set holds, so that a run never goes on with other data."""
+    """A digest of the whole data set: a run is never resumed on other data."""
     digest = hashlib.sha256()
     tensors = (*data.train, *data.test) if isinstance(data, Images) else (data.train, data.valid, data.test)
     for tensor in tensors:
@@ -114,12 +120,12 @@ def fingerprint(data: Data) -> str:
 
 
 def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
-    """A file's path and its uncompressed contents; DataError where they are not what the table says."""
+    """A file's path and its uncompressed contents; DataError where they are not what the catalog says."""
     path = folder / f"{file}.gz"
     if not path.is_file():
         path = folder / file
     try:
-        contents = read_regular(path)
+        contents = path.read_bytes()
         if path.suffix == ".gz":
             contents = gzip.decompress(contents)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The training loop of one run, and all of its state: what a checkpoint has to hold is defined here."""
+"""The training loop of one run and all of its state: this defines what a checkpoint contains."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class DivergedError(Exception):
 
 
 class Training:
-    """A run in memory. Deterministic: from equal states follow equal states.
+    """A run in memory. Deterministic: equal states lead to equal states.
 
     With ``fsdp`` each rank has a part of every parameter, otherwise all of it.
     """
@@ -60,7 +60,7 @@ class Training:
         if distributed.world_size() > 1 and not fsdp:
             self._forward = DistributedDataParallel(self.model)
         if distributed.world_size() > 1:
-            torch.manual_seed(spec.seed + distributed.rank())  # another dropout on each
+            torch.manual_seed(spec.seed + distributed.rank())  # different dropout on each rank
         alone = device.type == "cpu" and distributed.world_size() == 1
         self._read_every = 1 if alone else _READ_EVERY
         self._correct = isinstance(data, Images)
@@ -71,7 +71,7 @@ class Training:
         self.metrics: list[dict[str, Any]] = []
 
     def train_epoch(self) -> Iterator[None]:
-        """Train to the end of the epoch, handing over wherever the run could be saved.
+        """Train to the end of the epoch, and yield wherever the run could be saved.
 
         Raises DivergedError at the first loss that is not finite.
         """
@@ -95,7 +95,7 @@ class Training:
     def _step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         loss, correct = self._loss(self._forward, batch)
         if distributed.world_size() > 1:
-            # The gradient is the mean over ranks, each as heavy as the other; their shares of the batch may differ.
+            # The gradient is the mean over ranks with equal weights, while their parts of the batch may differ in size.
             loss = loss * (distributed.world_size() * batch.y.numel() / batch.size)
         torch.autograd.backward(loss)
         if self.spec.clip:
@@ -118,7 +118,7 @@ class Training:
         return loss, correct
 
     def _read(self, pending: list[tuple[Tensor, Tensor, int]]) -> None:
-        """Add up the losses of the last steps, over all ranks: there each is the rank's part of the mean."""
+        """Sum the losses of the last steps over all ranks; each is the rank's part of the mean."""
         values = torch.stack([torch.stack([loss.float(), correct.to(loss)]) for loss, correct, _ in pending])
         losses, corrects = distributed.all_reduce_sum(values).t().tolist()
         first = self.step - len(pending) + 1
@@ -144,7 +144,7 @@ class Training:
         return totals[0] / totals[2], totals[1] / totals[2]
 
     def finish_epoch(self) -> dict[str, Any]:
-        """Evaluate, and turn to the next epoch; the metrics of the one that ended.
+        """Evaluate and start the next epoch; return the metrics of the one that ended.
 
         Raises DivergedError if a held-out loss is not finite.
         """
@@ -169,7 +169,7 @@ class Training:
         return metrics
 
     def state(self) -> dict[str, Any]:
-        """All that the future depends on. To be called by all ranks; each has dropout and carried words of its own."""
+        """Everything the rest of the run depends on. All ranks call this: each has its own random state."""
         local = {"random": _random_states(self.device), "carry": self._carry}
         return {
             **{name: getattr(self, name) for name in _POSITION},
@@ -179,7 +179,7 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken, by whichever number of ranks."""
+        """Resume from ``state``, which any number of ranks may have saved."""
         for name in _POSITION:
             setattr(self, name, state[name])
         self._restore_local(state["ranks"])
@@ -200,7 +200,7 @@ class Training:
             self._carry = redistribute(hidden, *mine).to(self.device), redistribute(cell, *mine).to(self.device)
         if len(parts) == distributed.world_size():
             _set_random_states(self.device, parts[distributed.rank()]["random"])
-        else:  # there is no going on with the dropout of ranks that are no more
+        else:  # the dropout of a different number of ranks cannot be continued
             torch.manual_seed(mix(self.spec.seed, distributed.rank(), self.step))
 
 
@@ -208,7 +208,7 @@ _POSITION = ("epoch", "index", "step", "seconds", "sums", "metrics")
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), but never beyond what JSON can hold."""
+    """exp(loss), limited to what JSON can represent."""
     return math.exp(min(loss, 700.0))
 
 
@@ -221,7 +221,7 @@ def _random_states(device: torch.device) -> list[Tensor]:
 
 def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
-    if device.type != "cpu" and len(states) > 1:  # it may have been begun on a CPU
+    if device.type != "cpu" and len(states) > 1:  # the run may have started on a CPU
         getattr(torch, device.type).set_rng_state(states[1])
 
 
@@ -236,9 +236,9 @@ def _bounds(optimizer: torch.optim.Optimizer, step: int) -> dict[str, float | No
 
 
 def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[float]]:
-    """For each layer the least, 5%, median, 95% and greatest learning rate of the last step.
+    """For each layer the minimum, 5%, median, 95% and maximum learning rate of the last step.
 
-    From the optimizer's state alone, so that nothing about it needs to be in a checkpoint.
+    Computed from the optimizer's state alone, so that checkpoints need not contain it.
     """
     from dynabound.lens import effective_lr
 
