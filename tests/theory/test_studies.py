@@ -171,8 +171,8 @@ def test_longer_runs_decide():
 
 
 STATEMENTS = {
-    "Theorem 1": "holds", "Theorem 2": "holds", "Theorem 3": "holds", "Theorem 4": "refuted", "Corollary 4.1": "refuted",
-    "Theorem 5": "refuted", "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
+    "Theorem 1": "holds", "Theorem 2": "holds", "Theorem 3": "holds",
+    "Theorem 4": "refuted", "Corollary 4.1": "refuted", "Theorem 5": "refuted", "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
 }  # fmt: skip
 
 
@@ -204,7 +204,7 @@ def test_outside_its_condition_a_claim_is_not_the_papers():
 
 
 def test_the_defaults_of_adabound_are_not_covered(theorem_2):
-    """A constant step and β₁ = 0.9: linear regret on Theorem 2's problem, whatever the certificate says of the bounds."""
+    """A constant step and β₁ = 0.9: linear regret on Theorem 2's problem, whatever the bounds' certificate says."""
     assert verdicts(theorem_2, "With its default settings") == [False]
 
 
