@@ -172,7 +172,8 @@ def test_longer_runs_decide():
 
 STATEMENTS = {
     "Theorem 1": "holds", "Theorem 2": "holds", "Theorem 3": "holds",
-    "Theorem 4": "refuted", "Corollary 4.1": "refuted", "Theorem 5": "refuted", "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
+    "Theorem 4": "refuted", "Corollary 4.1": "refuted", "Theorem 5": "refuted",
+    "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
 }  # fmt: skip
 
 
