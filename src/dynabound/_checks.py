@@ -21,20 +21,41 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> float:
+def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed: str, shown: Any = None) -> float:
     """``value`` as a float; TypeError if it is no real number, ValueError if it is not ``legal``.
+
+    The message shows ``shown``, for example the pair of which ``value`` is a part, or ``value``.
 
     >>> check_number("gamma", 0, lambda x: x > 0, "a number > 0")
     Traceback (most recent call last):
     ...
     ValueError: gamma=0: must be a number > 0
     """
-    message = f"{name}={value!r}: must be {allowed}"
+    message = f"{name}={value if shown is None else shown!r}: must be {allowed}"
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError(message)
     if not legal(float(value)):
         raise ValueError(message)
     return float(value)
+
+
+def check_numbers(
+    name: str, values: Any, legal: Callable[[tuple[float, ...]], bool], allowed: str
+) -> tuple[float, ...]:
+    """``values``, a tuple or list of real numbers, as a tuple of floats; errors as in :func:`check_number`.
+
+    >>> check_numbers("box", (1, 0), lambda x: len(x) == 2 and x[0] < x[1], "(low, high) with low < high")
+    Traceback (most recent call last):
+    ...
+    ValueError: box=(1, 0): must be (low, high) with low < high
+    """
+    message = f"{name}={values!r}: must be {allowed}"
+    if not isinstance(values, (tuple, list)) or any(isinstance(x, bool) or not isinstance(x, Real) for x in values):
+        raise TypeError(message)
+    numbers = tuple(map(float, values))
+    if not legal(numbers):
+        raise ValueError(message)
+    return numbers
 
 
 def check_positive(name: str, value: Any) -> float:

@@ -1,4 +1,4 @@
-"""What all figures share: colours, the styles of methods, heat cells, the panel of rates over time, saving.
+"""What all figures share: colours, the styles of methods, heat cells, rates over time, logarithmic axes, saving.
 
 Saving is deterministic: the same data makes the same bytes, and what is already drawn is not drawn again.
 """
@@ -9,7 +9,8 @@ import hashlib
 import io
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,12 +46,54 @@ def method_style(label: str, place: int) -> dict[str, Any]:
     return METHOD_STYLES.get(label) or _CYCLE[place % len(_CYCLE)]
 
 
-def new_figure(width: float, height: float, title: str = "") -> Figure:
-    """An empty figure that no window shows, with a title."""
+def new_figure(width: float, height: float, title: str = "", fontsize: float = 12) -> Figure:
+    """An empty figure with a title, outside of pyplot: no window shows it, and nobody needs to close it.
+
+    A notebook shows it, and ``wandb.Image`` accepts it.
+    """
+    need("matplotlib.pyplot")  # W&B compares figures with the module, and fails if nobody has imported it
     figure: Figure = need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
+    # An attribute instead of a subclass, because W&B recognises figures by the path of their class.
+    figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
     if title:
-        figure.suptitle(title, fontsize=12, fontweight="bold")
+        figure.suptitle(title, fontsize=fontsize, fontweight="bold")
     return figure
+
+
+def _png(figure: Figure) -> bytes:
+    """The figure as IPython shows it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    return buffer.getvalue()
+
+
+def legend_below(figure: Figure, columns: int, **style: Any) -> None:
+    """One legend below all axes, with each label once."""
+    handles = {
+        label: handle for axes in figure.axes for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False, **style)
+
+
+def log_scale(axes: Axes, which: str) -> tuple[float, float]:
+    """Make the "x" or "y" axis logarithmic and return its limits.
+
+    It spans at least a factor of 3, and has tick labels even where it spans less than a decade.
+    """
+    axes.set(**{f"{which}scale": "log"})
+    low, high = getattr(axes, f"get_{which}lim")()
+    margin = max(1.0, math.sqrt(3 * low / high))
+    axes.set(**{f"{which}lim": (low / margin, high * margin)})
+    formatter = need("matplotlib.ticker").LogFormatterSciNotation(minor_thresholds=(1.5, 0.5))
+    getattr(axes, f"{which}axis").set_minor_formatter(formatter)
+    axes.tick_params(axis=which, which="minor", labelsize=7)  # type: ignore[arg-type]
+    return low / margin, high * margin
+
+
+def heat_scale(logs: Iterable[float]) -> Any:
+    """The colour scale from the smallest to the largest finite number."""
+    finite = [x for x in logs if math.isfinite(x)] or [0.0, 1.0]
+    return need("matplotlib.colors").Normalize(min(finite), max(*finite, min(finite) + 1e-9))
 
 
 def heat_cells(axes: Axes, logs: Sequence[Sequence[float]], scale: Any) -> Any:
@@ -67,10 +110,28 @@ def heat_cells(axes: Axes, logs: Sequence[Sequence[float]], scale: Any) -> Any:
     return image
 
 
-def rates_over_time(axes: Axes, times: Sequence[float], series: dict[str, Sequence[float]]) -> None:
-    """Draw ``max``, ``median`` and ``min`` of ``series``, with a marker where there are too few points for a line."""
+def heat_bar(figure: Any, image: Any) -> None:
+    """The colour bar of all heat cells of a figure or subfigure."""
+    figure.colorbar(image, ax=figure.axes, shrink=0.8).set_label("log₁₀ of the learning rate")
+
+
+def rates_over_time(
+    axes: Axes,
+    times: Sequence[float],
+    series: Mapping[str, Sequence[float]],
+    bounds: tuple[Sequence[float], Sequence[float]] | None = None,
+) -> None:
+    """Draw ``max``, ``median`` and ``min`` of ``series`` on a logarithmic axis, and the band between the bounds.
+
+    Points get a marker where there are too few for a line. The limits of the axis are those of the rates: the bounds
+    begin at almost 0 and almost ∞, and would flatten them.
+    """
     for column, colour, style in (("max", VERMILION, "--"), ("median", BLUE, "-"), ("min", GREEN, ":")):
         axes.plot(times, series[column], style, color=colour, label=column, marker="." if len(times) < 3 else "")
+    limits = log_scale(axes, "y")
+    if bounds is not None:
+        axes.fill_between(times, *bounds, label="between the bounds", **BAND)
+        axes.set_ylim(limits)
 
 
 def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figure], version: int = 1) -> list[Path]:

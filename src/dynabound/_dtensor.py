@@ -1,4 +1,4 @@
-"""DTensors, of which each process has a part, without importing torch.distributed."""
+"""DTensors, of which each process holds a shard, without importing torch.distributed."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from torch import Tensor
 
 
 def is_dtensor(tensor: Any) -> bool:
-    """Whether a tensor may be cut up among processes, as FSDP2's parameters are."""
+    """Whether a tensor may be sharded among processes, as FSDP2's parameters are."""
     return hasattr(tensor, "full_tensor")
 
 
 def same_placement(tensors: list[Any]) -> bool:
-    """Whether all are DTensors that are cut in the same way."""
+    """Whether all are DTensors with the same mesh and placements."""
     first = tensors[0]
     return all(
         is_dtensor(other) and other.device_mesh == first.device_mesh and other.placements == first.placements
@@ -21,8 +21,8 @@ def same_placement(tensors: list[Any]) -> bool:
     )
 
 
-def cut(tensor: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor as a DTensor, if ``like`` is one: each process, which has all of it, keeps its part."""
+def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
+    """A full tensor as a DTensor placed as ``like``, if that is one; every process must hold the full tensor."""
     if is_dtensor(tensor) or not is_dtensor(like):
         return tensor
     from torch.distributed.tensor import DTensor, Replicate
@@ -32,6 +32,6 @@ def cut(tensor: Tensor, like: Tensor) -> Tensor:
     return copies.redistribute(placements=placed.placements)
 
 
-def whole(tensor: Tensor) -> Tensor:
-    """All of a DTensor, which all processes must ask for together; any other tensor as it is."""
+def full_tensor(tensor: Tensor) -> Tensor:
+    """The full tensor of a DTensor, a collective call; any other tensor unchanged."""
     return tensor.full_tensor() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]

@@ -23,12 +23,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
+
+from dynabound._html import html_table
 
 __all__ = ["FAMILIES", "Bounds", "Certificate", "certificate", "check", "evaluate"]
 
@@ -149,6 +151,12 @@ class Certificate:
         """
         ratio = diameter / gradient_bound
         return (ratio * self.m + 2 * self.largest_upper / ratio) ** 2 if self.guaranteed else math.inf
+
+    def _repr_html_(self) -> str:
+        values = {**asdict(self), "meets_theorem_4": self.meets_theorem_4, "guaranteed": self.guaranteed}
+        words = {True: "yes", False: "no"}
+        rows = [[name, words[value] if isinstance(value, bool) else str(value)] for name, value in values.items()]
+        return html_table("Certificate of the bounds", ["", ""], rows)
 
 
 def certificate(

@@ -1,4 +1,4 @@
-"""The one table of cases: variants, backends, dtypes with their tolerances, bad hyper-parameters."""
+"""The table of cases: variants, backends, dtypes with their tolerances, invalid hyper-parameters."""
 
 import math
 
@@ -8,7 +8,7 @@ import torch
 from dynabound.optim import _fused
 
 PAPER = dict(debias=False, sqrt_decay=True, eps=0.0)
-"""Algorithm 2 to the letter; with amsbound=True, Algorithm 3."""
+"""Exactly Algorithm 2; with amsbound=True, Algorithm 3."""
 
 VARIANTS = {
     "authors": {},
@@ -41,7 +41,7 @@ BACKENDS = {
 
 
 def backends():
-    """The backends as pytest parameters; fused is left out only where the kernel was not built."""
+    """The backends as pytest parameters; fused is skipped where the kernel was not built."""
     needs_kernel = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
     return [
         pytest.param(options, id=name, marks=needs_kernel if name == "fused" else ())
@@ -49,10 +49,10 @@ def backends():
     ]
 
 
-# What a 200-step trajectory may differ by from the float64 reference, which rounds its parameter to the dtype at
+# The tolerance of a 200-step trajectory against the float64 reference, which rounds its parameter to the dtype at
 # every step. The arithmetic differs only in rounding: one part in 2^53 or 2^24 at each of a dozen operations of 200
-# steps for float64 and float32. The 16-bit dtypes compute in float32, so they agree but for the rare step in which
-# the two land on different sides of a rounding boundary: a few units in the last place (2^-8 and 2^-11, relative).
+# steps for float64 and float32. The 16-bit dtypes compute in float32, so they agree except in rare steps where
+# the two values lie on different sides of a rounding boundary: a few units in the last place (2^-8, 2^-11).
 TOLERANCES = {
     torch.float64: dict(rtol=1e-11, atol=1e-13),
     torch.float32: dict(rtol=2e-5, atol=2e-6),
@@ -94,4 +94,4 @@ INVALID = [
     ],
     *[(name, value, TypeError) for name in ("foreach", "fused") for value in (1, "yes")],
 ]
-"""(name, value, exception): a hyper-parameter that the constructor and add_param_group must refuse."""
+"""(name, value, exception): invalid hyper-parameters that the constructor and add_param_group must reject."""

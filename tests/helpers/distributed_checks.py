@@ -1,4 +1,4 @@
-"""What each of two processes does in test_distributed.py: a function per check, every rank runs them all."""
+"""The checks of test_distributed.py: one function each; both processes run all of them."""
 
 import copy
 import os
@@ -42,7 +42,7 @@ def batches(steps, seed, dtype=torch.float64):
 
 
 def train(model, optimizer, data, sharded=True, scheduler=None):
-    """One step per batch; a rank of two takes its half."""
+    """One step per batch; with ``sharded`` each of the two ranks uses its half."""
     for x in data:
         optimizer.zero_grad()
         part = x.chunk(2)[dist.get_rank()] if sharded else x
@@ -53,12 +53,12 @@ def train(model, optimizer, data, sharded=True, scheduler=None):
 
 
 def warm_up(optimizer):
-    """From 0 to the full rate in eight steps, and no further."""
+    """From 0 to the full rate in eight steps, then constant."""
     return LambdaLR(optimizer, lambda step: min(1.0, step / 8))
 
 
 def alone(steps_and_seeds, optimizer_class=AdaBound, options=OPTIONS, schedule=lambda _: None):
-    """The parameters that one process gets to on whole batches."""
+    """The parameters after training in one process on full batches."""
     model = network()
     optimizer = optimizer_class(model.parameters(), **options)
     scheduler = schedule(optimizer)
@@ -69,8 +69,8 @@ def alone(steps_and_seeds, optimizer_class=AdaBound, options=OPTIONS, schedule=l
 
 def assert_close(params, expected, **tolerance):
     for p, q in zip(params, expected, strict=True):
-        whole = p.full_tensor() if hasattr(p, "full_tensor") else p.detach()
-        torch.testing.assert_close(whole, q, **(tolerance or dict(rtol=1e-10, atol=1e-12)))
+        full = p.full_tensor() if hasattr(p, "full_tensor") else p.detach()
+        torch.testing.assert_close(full, q, **(tolerance or dict(rtol=1e-10, atol=1e-12)))
 
 
 def check_ddp(folder):
@@ -110,8 +110,8 @@ def check_fsdp2(folder):
             assert_close(model.parameters(), alone([(10, 1)], optimizer_class, options))
 
 
-def check_gradients_that_are_placed_otherwise(folder):
-    """As tensor parallelism may leave them; then a step has to send something."""
+def check_gradients_with_other_placements(folder):
+    """As tensor parallelism may produce them; the step must then redistribute them."""
     model, plain = sharded(), network()
     optimizers = [AdaBound(m.parameters(), **OPTIONS) for m in (model, plain)]
     for step in range(3):
@@ -124,7 +124,7 @@ def check_gradients_that_are_placed_otherwise(folder):
 
 
 def check_autograd_notices_the_step(folder):
-    """A graph that was made before a step must not be used after it, for its weights have changed."""
+    """A graph recorded before a step cannot be used after it, because the weights have changed."""
     for options in ({}, dict(fused=False)):
         param = torch.nn.Parameter(distribute_tensor(torch.ones(4), init_device_mesh("cpu", (2,)), [Shard(0)]))
         loss = (param**3).sum()
@@ -135,14 +135,14 @@ def check_autograd_notices_the_step(folder):
 
 
 def check_state_dicts_in_the_middle_of_a_warm_up(folder):
-    """Into a new model and an optimizer of another lr, by every way that torch has, and on."""
+    """Every option of torch: load into a new model and an optimizer with another lr, and continue."""
     expected = alone([(5, 1), (5, 2)], schedule=warm_up)
     kinds = [
         (StateDictOptions(), StateDictOptions()),
         (StateDictOptions(cpu_offload=True), StateDictOptions(cpu_offload=True)),
         (StateDictOptions(full_state_dict=True), StateDictOptions(full_state_dict=True)),
         (
-            StateDictOptions(full_state_dict=True, cpu_offload=True),  # which gives the others than rank 0 nothing
+            StateDictOptions(full_state_dict=True, cpu_offload=True),  # empty on all ranks but 0
             StateDictOptions(full_state_dict=True, broadcast_from_rank0=True),
         ),
     ]
@@ -155,7 +155,7 @@ def check_state_dicts_in_the_middle_of_a_warm_up(folder):
         other = sharded()
         resumed = AdaBound(other.parameters(), **{**OPTIONS, "lr": 7.0, "gamma": 0.5, "weight_decay": 0.0})
         again = warm_up(resumed)
-        if loading.broadcast_from_rank0:  # set_state_dict takes the empty dict of rank 1 for nothing to do
+        if loading.broadcast_from_rank0:  # set_state_dict would ignore the empty dict of rank 1
             set_model_state_dict(other, weights, options=loading)
             set_optimizer_state_dict(other, resumed, state, options=loading)
         else:
@@ -168,8 +168,8 @@ def check_state_dicts_in_the_middle_of_a_warm_up(folder):
         assert_close(other.parameters(), expected)
 
 
-def check_asking_a_new_optimizer_for_its_state_changes_nothing(folder):
-    """For torch makes a step then, with lr and gradients of 0. A real step at lr = 0 does count."""
+def check_the_probe_step_of_get_state_dict_changes_nothing(folder):
+    """To create the state, torch makes a step at lr = 0 and gradients of 0. Other steps at lr = 0 count."""
     for schedule in (lambda _: None, warm_up):
         model = sharded()
         optimizer = AdaBound(model.parameters(), box=(-0.1, 0.1), **OPTIONS)
@@ -186,8 +186,8 @@ def check_asking_a_new_optimizer_for_its_state_changes_nothing(folder):
         assert_close(model.parameters(), expected)
 
 
-def check_a_plain_checkpoint_goes_on_in_shards(folder):
-    """But not the other way: one process cannot gather what the others have."""
+def check_a_plain_checkpoint_resumes_in_shards(folder):
+    """The reverse raises: one process cannot gather the shards of the others."""
     plain, model = network(), sharded()
     optimizer, resumed = (AdaBound(m.parameters(), **OPTIONS) for m in (plain, model))
     train(plain, optimizer, batches(5, 1), sharded=False)
@@ -195,12 +195,12 @@ def check_a_plain_checkpoint_goes_on_in_shards(folder):
     resumed.load_state_dict(optimizer.state_dict())
     train(model, resumed, batches(5, 2))
     assert_close(model.parameters(), alone([(5, 1), (5, 2)]))
-    with pytest.raises(ValueError, match=r"is a DTensor, but the parameter is not: save whole .*full_state_dict=True"):
+    with pytest.raises(ValueError, match=r"is a DTensor, but the parameter is not: save full .*full_state_dict=True"):
         optimizer.load_state_dict(resumed.state_dict())
 
 
 def check_mixed_precision(folder):
-    """Computing in bfloat16 leaves parameters, gradients and state in float32."""
+    """With computation in bfloat16, parameters, gradients and state stay in float32."""
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     model = sharded(torch.float32, mp_policy=policy)
     optimizer = AdaBound(model.parameters(), **OPTIONS)
@@ -218,12 +218,12 @@ def check_mixed_precision(folder):
 
 
 def check_lens(folder):
-    """The rates of shards are shards; a lens sees all of them, on every rank."""
+    """The rates of shards are shards; a lens records all of them on every rank."""
     records = []
-    for model, cut in ((sharded(), True), (network(), False)):
+    for model, is_sharded in ((sharded(), True), (network(), False)):
         optimizer = AdaBound(model.parameters(), **OPTIONS)
         with LearningRateLens(optimizer, model, every=2) as lens:
-            train(model, optimizer, batches(5, 1), sharded=cut)
+            train(model, optimizer, batches(5, 1), sharded=is_sharded)
         records.append((lens, [effective_lr(optimizer, p) for p in model.parameters()]))
     (lens, rates), (other, expected) = records
     assert_close(rates, expected)
@@ -237,7 +237,7 @@ def check_lens(folder):
 
 
 def check_distributed_checkpoint(folder):
-    """Sharded save to disk, load into a fresh optimizer with another lr, go on; the same through a full state dict."""
+    """Sharded save to disk, load into a new optimizer with another lr, continue; the same with a full state dict."""
     model = sharded()
     optimizer = AdaBound(model.parameters(), **OPTIONS)
     train(model, optimizer, batches(5, 1))
@@ -276,8 +276,8 @@ def check_low_precision_state_survives(folder):
 
 
 def main(rank, folder):
-    """Run every check; an error is left in a file for the test to show."""
-    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"  # some virtual machines promise bfloat16 and do not have it
+    """Run every check; errors are printed for the test to show."""
+    os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"  # some virtual machines report bfloat16 support that they lack
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
     torch.set_num_threads(1)
     try:
@@ -289,10 +289,10 @@ def main(rank, folder):
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # the other rank may be waiting in a collective: do not wait for it in turn
+        os._exit(1)  # do not wait for the other rank, which may be blocked in a collective
     dist.barrier()
     sys.stdout.flush()
-    os._exit(0)  # torch may hang on its way out: a freed model waits for gloo's thread, which waits for the interpreter
+    os._exit(0)  # torch may deadlock at exit between a freed model, gloo's thread and the interpreter
 
 
 if __name__ == "__main__":

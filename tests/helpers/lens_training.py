@@ -1,4 +1,4 @@
-"""A small training loop that the lens can watch."""
+"""A small model and a training loop for the lens."""
 
 import contextlib
 
@@ -12,7 +12,7 @@ def make_model(seed=0):
 
 
 def train(model, optimizer, steps, lens=None, scheduler=None, accumulate=1):
-    """The losses of ``steps`` steps, with random data and dropout from the global generator."""
+    """Train for ``steps`` steps on random data, with dropout from the global generator; return the losses."""
     losses = []
     with lens or contextlib.nullcontext():
         for _ in range(steps):

@@ -1,6 +1,6 @@
 """AdaBound and AMSBound in float64 NumPy, written from the paper (Algorithms 2 and 3) and its released code.
 
-Nothing here comes from the package: it is what the package is measured against.
+It uses nothing of the package, which is tested against it.
 """
 
 import math
@@ -22,7 +22,7 @@ def round_to(x, dtype):
 
 
 class Reference:
-    """One parameter. ``step(g)`` walks from x_t to x_{t+1}; ``rate`` is the η_t that it used."""
+    """One parameter. ``step(g)`` computes x_{t+1} from x_t; ``rate`` is the η_t of that step."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Reference:
         if self.sqrt_decay:
             eta = eta / math.sqrt(self.t)
         self.rate = eta
-        moved = np.where(self.m == 0, 0.0, eta * self.m)  # 0/0 counts as no movement
+        moved = np.where(self.m == 0, 0.0, eta * self.m)  # 0/0 means no update
         x = self.x * (1 - self.lr * self.weight_decay) if self.decoupled else self.x
         x = x - moved
         if self.box is not None and self.lr != 0:

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 from dynabound.lab import distributed
-from dynabound.lab.checkpoints import file as checkpoint
-from dynabound.lab.errors import LabError
+from dynabound.lab.checkpoints import file
+from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import datasets
@@ -103,7 +103,7 @@ def _train_without_room(fields: dict, out: str, fsdp: bool = False) -> None:
 def train_on_one_full_disk(rank: int, fields: dict, out: str, size: int) -> None:
     """The same in ranks, of which the last has no room."""
     with distributed.joined("cpu"):
-        if rank == distributed.count() - 1:
+        if rank == distributed.world_size() - 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
         _train_without_room(fields, out, fsdp=True)
 
@@ -120,14 +120,14 @@ def train_and_die_in_shards(rank: int, fields: dict, out: str) -> None:
 
 def go_on_where_one_misreads(rank: int, fields: dict, out: str) -> None:
     """Rank 1 cannot read the newest checkpoint, which is whole."""
-    decode = checkpoint.decode
+    read = file.read
 
-    def misread(contents):
-        checkpoint.decode = decode
-        raise checkpoint.DamagedError("a fault of this machine")
+    def misread(path):
+        file.read = read
+        raise DamagedError("a fault of this machine")
 
     if rank == 1:
-        checkpoint.decode = misread
+        file.read = misread
     train_rank(rank, fields, out, True, 1)
 
 
@@ -176,7 +176,7 @@ def train_rank(rank: int, fields: dict, out: str, fsdp: bool, stop_after: int) -
     """One of several ranks; stops after so many questions whether to stop."""
     asked = iter(range(1, 10**9))
     with distributed.joined("cpu", group=fsdp):
-        last = distributed.count() - 1  # only one rank wants to stop: all must
+        last = distributed.world_size() - 1  # only one rank wants to stop: all must
         train(RunSpec(**fields), Store(out), fsdp=fsdp, stop=lambda: next(asked) >= stop_after and rank == last)
 
 
@@ -190,7 +190,7 @@ def in_ranks(count: int, target, *args) -> list[int]:
 
 
 def _as_rank(rank: int, count: int, meeting: str, target, *args) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), distributed.MEETING: meeting}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(count), distributed.RENDEZVOUS_FILE: meeting}
     target(rank, *args)
 
 

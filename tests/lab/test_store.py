@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab.checkpoints import file as checkpoint
+from dynabound.lab.checkpoints import file
+from dynabound.lab.errors import DamagedError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store, StoreError
 from dynabound.lab.train import train
@@ -146,10 +147,10 @@ def test_find_by_the_beginning_of_the_name(tmp_path):
     assert len(store.runs()) == 17
     letters = [run.name[0] for run in store.runs()]
     twice = next(letter for letter in letters if letters.count(letter) > 1)
-    with pytest.raises(StoreError, match="runs begin so"):
+    with pytest.raises(StoreError, match="runs match"):
         store.find(twice)
     for name in ("zzz", ""):
-        with pytest.raises(StoreError, match=r"there is none|begin so"):
+        with pytest.raises(StoreError, match=r"no run matches|runs match"):
             store.find(name)
     assert Store(tmp_path / "nowhere").runs() == []
 
@@ -189,15 +190,18 @@ def test_checkpoints_hold_tensors_and_numbers_and_never_code(tmp_path):
         def __reduce__(self):
             return (open, (str(tmp_path / "evil"), "w"))
 
-    with pytest.raises(checkpoint.DamagedError):
-        checkpoint.decode(checkpoint.encode({"step": Evil()}))
+    path = tmp_path / "evil.pt"
+    file.write(path, {"step": Evil()})
+    with pytest.raises(DamagedError):
+        file.read(path)
     assert not (tmp_path / "evil").exists()
     run = Store(tmp_path).run(SPEC)
     with run.lock(), pytest.raises(StoreError, match="holds more than tensors and numbers"):
         run.save_checkpoint({"step": 1, "optimizer": Evil()})
     assert not list(run.folder.glob("checkpoint-*"))
     state = {"step": 1, "weights": torch.randn(3), "pairs": [(1, 2.5), {"a": None}]}
-    again = checkpoint.decode(checkpoint.encode(state))
+    file.write(path, state)
+    again = file.read(path).state
     assert torch.equal(again.pop("weights"), state.pop("weights"))
     assert again == state
 

@@ -1,5 +1,6 @@
 import json
 import math
+import sys
 
 import pytest
 import torch
@@ -10,9 +11,9 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
 from dynabound.lab.tasks import datasets
-from dynabound.lab.tasks.batches import make_batches
 from dynabound.lab.train import train
 from dynabound.lab.training import loop
+from dynabound.lab.training.batches import make_batches
 from helpers import worker
 
 DIGITS = RunSpec("digits", hidden=16, epochs=3)
@@ -102,7 +103,7 @@ def test_perplexity_and_bounds_are_what_they_are_called(tmp_path):
 
 def test_finished_run_is_read_and_not_run_again(tmp_path, monkeypatch):
     first = train(DIGITS, Store(tmp_path))
-    monkeypatch.setattr("dynabound.lab.train.Training", None)
+    monkeypatch.setattr(sys.modules["dynabound.lab.train"], "Training", None)
     again = train(DIGITS, Store(tmp_path))
     assert (again.state, again.metrics) == (first.state, first.metrics)
 

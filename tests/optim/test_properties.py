@@ -1,4 +1,4 @@
-"""Whatever the shape, the dtype and the hyper-parameters: the backends agree, and the rates lie within the bounds."""
+"""For all shapes, dtypes and hyper-parameters the backends agree and the rates lie within the bounds."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Whatever a scheduler makes of lr, the bounds follow it, and no step divides by zero."""
+"""The bounds scale with lr under every scheduler, and no step divides by zero."""
 
 import copy
 
@@ -24,7 +24,7 @@ SCHEDULERS = {
 
 
 def follow(optimizer, param, scheduler, base_lr, steps=60, **options):
-    """Step optimizer and reference side by side, the reference with the lr that the scheduler left in the group."""
+    """Step optimizer and reference together, the reference with the group's current lr."""
     reference = Reference(param.detach().double().numpy(), lr=base_lr, **options)
     generator = torch.Generator().manual_seed(3)
     for t in range(steps):
@@ -64,7 +64,7 @@ def test_a_tensor_lr_that_a_scheduler_fills_in_place(options):
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
 def test_constructed_with_zero_and_raised_by_hand(backend):
-    """There is no base rate to scale by: final_lr stands as it is."""
+    """There is no base rate to scale by: final_lr is used unscaled."""
     param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
     lr = torch.tensor(0.0, dtype=torch.float64) if "capturable" in backend else 0.0
     optimizer = AdaBound([param], lr=lr, eps=0.0, weight_decay=0.1, decoupled_weight_decay=True, **backend)
@@ -85,8 +85,8 @@ def test_constructed_with_zero_and_raised_by_hand(backend):
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
 @pytest.mark.parametrize("tensor_lr", [False, True])
-def test_a_first_step_without_rate_and_gradients_makes_the_state_and_does_not_count(backend, tensor_lr):
-    """Which is how torch.distributed.checkpoint finds out what the state looks like."""
+def test_a_probe_step_creates_the_state_and_does_not_count(backend, tensor_lr):
+    """torch.distributed.checkpoint creates the state of a new optimizer with such a step."""
     start = torch.linspace(-1, 1, 6, dtype=torch.float64)
     options = dict(lr=torch.tensor(1e-3) if tensor_lr else 1e-3, weight_decay=0.1, amsbound=True, **backend)
     params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
@@ -106,7 +106,7 @@ def test_a_first_step_without_rate_and_gradients_makes_the_state_and_does_not_co
     assert optimizers[0].state[params[0]]["step"] == 5
 
 
-def test_a_step_at_zero_moves_nothing_not_even_onto_the_box():
+def test_a_step_at_lr_0_changes_nothing_not_even_by_the_box():
     param = torch.nn.Parameter(torch.tensor([3.0]))
     optimizer = AdaBound([param], lr=0.0, box=(-1, 1))
     param.grad = torch.ones(1)
@@ -134,7 +134,7 @@ def test_reduce_on_plateau_scales_the_bounds():
 
 
 @pytest.mark.parametrize("when", ["before", "after steps", "after decay"])
-def test_added_groups_train_with_bounds_of_their_own(when):
+def test_added_groups_have_their_own_bounds(when):
     first, second = (torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
     optimizer = AdaBound([first], lr=1e-3, gamma=0.1)
     scheduler = ls.StepLR(optimizer, 4, 0.1)
@@ -156,7 +156,7 @@ def test_added_groups_train_with_bounds_of_their_own(when):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
-def test_a_bad_lr_set_by_hand_is_refused_before_anything_moves(bad):
+def test_an_invalid_lr_set_by_hand_raises_before_any_update(bad):
     params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = AdaBound([{"params": params[:1]}, {"params": params[1:]}])
     optimizer.param_groups[1]["lr"] = bad

@@ -1,44 +1,17 @@
-"""Save, resume, copy, and go on from other packages' checkpoints."""
+"""Save, resume and copy."""
 
 import copy
 import io
+import math
 import pickle
-import warnings
 
-import adabound
 import pytest
-import pytorch_optimizer
 import torch
 from torch import nn
 
 from dynabound import AdaBound, AMSBound
 from helpers.cases import backends
-
-
-def network(dtype=torch.float32):
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
-
-
-def train(model, optimizer, steps, seed, scheduler=None):
-    generator = torch.Generator().manual_seed(seed)
-    dtype = next(model.parameters()).dtype
-    for _ in range(steps):
-        x = torch.randn(16, 6, generator=generator).to(dtype)
-        optimizer.zero_grad()
-        model(x).square().mean().backward()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the authors' package calls signatures that torch has deprecated
-            optimizer.step()
-            if scheduler:
-                scheduler.step()
-
-
-def through_disk(value):
-    file = io.BytesIO()
-    torch.save(value, file)
-    file.seek(0)
-    return torch.load(file, weights_only=True)
+from helpers.small_network import network, through_disk, train
 
 
 def assert_same(a, b):
@@ -52,38 +25,38 @@ def assert_same(a, b):
 @pytest.mark.parametrize("backend", backends())
 def test_resume_is_bit_identical_after_decay(backend, amsbound, dtype, lr):
     options = dict(amsbound=amsbound, gamma=0.05, final_lr=0.05, **backend)
-    whole = network(dtype)
-    optimizer = AdaBound(whole.parameters(), lr=1e-3, **options)
+    first = network(dtype)
+    optimizer = AdaBound(first.parameters(), lr=1e-3, **options)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 5, gamma=0.3)
-    train(whole, optimizer, 12, seed=1, scheduler=scheduler)
+    train(first, optimizer, 12, seed=1, scheduler=scheduler)
     model = network(dtype)
-    model.load_state_dict(whole.state_dict())
+    model.load_state_dict(first.state_dict())
     resumed = AdaBound(model.parameters(), lr=lr, **options)
     again = torch.optim.lr_scheduler.StepLR(resumed, 5, gamma=0.3)
     resumed.load_state_dict(through_disk(optimizer.state_dict()))
     again.load_state_dict(scheduler.state_dict())
-    train(whole, optimizer, 12, seed=2, scheduler=scheduler)
+    train(first, optimizer, 12, seed=2, scheduler=scheduler)
     train(model, resumed, 12, seed=2, scheduler=again)
-    assert_same(whole, model)
+    assert_same(first, model)
 
 
 def test_resume_after_lr_was_changed_by_hand():
-    whole = network()
-    optimizer = AdaBound(whole.parameters(), lr=1e-2)
-    train(whole, optimizer, 5, seed=1)
+    first = network()
+    optimizer = AdaBound(first.parameters(), lr=1e-2)
+    train(first, optimizer, 5, seed=1)
     optimizer.param_groups[0]["lr"] = 2e-3
-    train(whole, optimizer, 5, seed=2)
-    model = copy.deepcopy(whole)
+    train(first, optimizer, 5, seed=2)
+    model = copy.deepcopy(first)
     resumed = AdaBound(model.parameters(), lr=0.5)
     resumed.load_state_dict(through_disk(optimizer.state_dict()))
     assert resumed.param_groups[0]["base_lr"] == 1e-2
-    train(whole, optimizer, 5, seed=3)
+    train(first, optimizer, 5, seed=3)
     train(model, resumed, 5, seed=3)
-    assert_same(whole, model)
+    assert_same(first, model)
 
 
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda pair: pickle.loads(pickle.dumps(pair))])
-def test_copies_go_on_alone_and_alike(duplicate):
+def test_copies_are_equal_and_independent(duplicate):
     model = network()
     optimizer = AdaBound(model.parameters(), lr=1e-2, amsbound=True, state_dtype=torch.float64)
     train(model, optimizer, 4, seed=1)
@@ -107,7 +80,7 @@ def test_the_optimizer_itself_can_be_saved():
     assert repr(loaded) == repr(optimizer)
 
 
-def test_state_dict_holds_primitives_and_tensors_only():
+def test_state_dict_contains_primitives_and_tensors_only():
     model = network()
     optimizer = AdaBound(model.parameters(), state_dtype=torch.float64, box=(-1, 1), bounds=["constant", 0.5, 2.0])
     train(model, optimizer, 1, seed=1)
@@ -205,14 +178,37 @@ def damaged(state, change):
         (lambda s: s["state"][1].update(exp_avg_sq=torch.zeros(9)), r"shape \(9,\), the parameter \(8,\)"),
         (lambda s: s["param_groups"][0].update(lr=float("nan")), "lr=nan"),
         (lambda s: s["param_groups"][0].update(base_lr=float("nan")), "base_lr=nan"),
-        (lambda s: s["state"][0].update(exp_avg=[1.0]), "exp_avg of parameter 0 is no tensor"),
-        (lambda s: s["state"][0].update(slow_buffer=torch.zeros(1)), "has also slow_buffer"),
+        (lambda s: s["state"][0].update(exp_avg=[1.0]), "exp_avg of parameter 0 is not a dense tensor"),
+        (lambda s: s["state"][3].update(exp_avg=torch.zeros(3).to_sparse()), "exp_avg of parameter 3 is not a dense"),
+        (
+            lambda s: s["state"][3].update(exp_avg=torch.zeros(3, device="meta")),
+            "exp_avg of parameter 3 is on the meta",
+        ),
+        (
+            lambda s: s["state"][3].update(exp_avg=torch.zeros(3) * 1j),
+            "exp_avg of parameter 3 has dtype torch.complex64",
+        ),
+        *[
+            (lambda s, step=step: s["state"][3].update(step=step), r"step=.* of parameter 3: must be one integer >= 0")
+            for step in (
+                -1,
+                torch.tensor(-1),
+                math.nan,
+                math.inf,
+                torch.tensor(math.nan),
+                torch.ones(2),
+                0.5,
+                "1",
+                None,
+            )
+        ],
+        (lambda s: s["state"].update({0: [1, 2]}), "parameter 0 is not a dict"),
         (lambda s: s["param_groups"][0]["params"].pop(), r"param groups of \[3\] parameters"),
         (lambda s: s["param_groups"].append({"params": []}), r"\[4, 0\] parameters, this optimizer of \[4\]"),
         (lambda s: s["param_groups"][0].pop("base_lr") and s["param_groups"][0].pop("amsbound"), "not a checkpoint"),
     ],
 )
-def test_a_bad_checkpoint_changes_nothing(change, message):
+def test_an_invalid_checkpoint_changes_nothing(change, message):
     model = network()
     optimizer = AdaBound(model.parameters())
     train(model, optimizer, 2, seed=1)
@@ -254,97 +250,7 @@ def test_state_dict_hooks_see_and_replace_the_checkpoint():
     assert calls == ["save", "load", "loaded"]
 
 
-# ---- other packages ----
-
-
-def continues_as(make_theirs, make_ours, scheduler=None, tolerance=1e-6):
-    """Train with theirs, hand the checkpoint to ours, and go on with both."""
-    theirs_model = network()
-    theirs = make_theirs(theirs_model.parameters())
-    schedule = scheduler and scheduler(theirs)
-    train(theirs_model, theirs, 20, seed=1, scheduler=schedule)
-    model = copy.deepcopy(theirs_model)
-    ours = make_ours(model.parameters())
-    ours.load_state_dict(through_disk(theirs.state_dict()))
-    train(theirs_model, theirs, 20, seed=2)
-    train(model, ours, 20, seed=2)
-    for p, q in zip(model.parameters(), theirs_model.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=tolerance, atol=tolerance)
-    return ours
-
-
-def decay(optimizer):
-    return torch.optim.lr_scheduler.StepLR(optimizer, 8, gamma=0.3)
-
-
-@pytest.mark.parametrize("scheduler", [None, decay])
-@pytest.mark.parametrize("amsbound", [False, True])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-def test_goes_on_from_the_authors_package(amsbound, weight_decay, scheduler):
-    options = dict(lr=2e-3, gamma=0.05, weight_decay=weight_decay, amsbound=amsbound)
-    ours = continues_as(
-        lambda params: adabound.AdaBound(params, **options), lambda params: AdaBound(params, lr=2e-3), scheduler
-    )
-    assert ours.param_groups[0]["base_lr"] == 2e-3
-    assert {int(entry["step"]) for entry in ours.state.values()} == {40}
-
-
-def test_the_authors_bounds_survive_a_constructor_with_another_lr():
-    continues_as(
-        lambda params: adabound.AdaBound(params, lr=2e-3, gamma=0.5),
-        lambda params: AdaBound(params, lr=1.0),
-        decay,
-    )
-
-
-@pytest.mark.parametrize("scheduler", [None, decay])
-@pytest.mark.parametrize("ams_bound", [False, True])
-@pytest.mark.parametrize("weight_decouple", [False, True])
-def test_goes_on_from_pytorch_optimizer(weight_decouple, ams_bound, scheduler):
-    options = dict(lr=2e-3, gamma=0.05, weight_decay=0.01, weight_decouple=weight_decouple, ams_bound=ams_bound)
-    ours = continues_as(
-        lambda params: pytorch_optimizer.AdaBound(params, **options),
-        lambda params: AdaBound(params, lr=2e-3),
-        scheduler,
-    )
-    assert {int(entry["step"]) for entry in ours.state.values()} == {40}
-    assert not {"ams_bound", "weight_decouple", "fixed_decay", "step"} & ours.param_groups[0].keys()
-
-
-def one_cycle(optimizer):
-    return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=1e-2, total_steps=21)
-
-
-def test_one_cycle_does_not_pass_for_the_authors_base_rate():
-    """OneCycleLR overwrites initial_lr, and the authors' bounds go on scaling with the constructor's lr."""
-    options = dict(lr=2e-3, gamma=0.5)
-    ours = continues_as(
-        lambda params: adabound.AdaBound(params, **options), lambda params: AdaBound(params, lr=2e-3), one_cycle
-    )
-    assert ours.param_groups[0]["base_lr"] == 2e-3
-
-
-def test_a_warm_start_after_one_cycle_scales_by_the_peak():
-    model = network()
-    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
-    train(model, adam, 20, seed=1, scheduler=one_cycle(adam))
-    ours = AdaBound(model.parameters())
-    ours.load_state_dict(adam.state_dict())
-    assert ours.param_groups[0]["lr"] < 1e-4
-    assert ours.param_groups[0]["base_lr"] == 1e-2
-
-
-@pytest.mark.parametrize("name", ["LaProp", "DiffGrad", "MARS", "SWATS", "ScheduleFreeAdamW", "AdaBelief"])
-def test_refuses_the_checkpoints_of_other_rules(name):
-    model = network()
-    theirs = getattr(pytorch_optimizer, name)(model.parameters())
-    theirs.train() if hasattr(theirs, "train") else None
-    train(model, theirs, 1, seed=1)
-    with pytest.raises(ValueError, match="checkpoint"):
-        AdaBound(model.parameters()).load_state_dict(theirs.state_dict())
-
-
-def test_moments_take_the_memory_order_of_the_parameter():
+def test_moments_get_the_memory_order_of_the_parameter():
     model = nn.Conv2d(3, 4, 3)
     optimizer = AdaBound(model.parameters())
     model(torch.randn(1, 3, 5, 5)).sum().backward()
@@ -356,48 +262,40 @@ def test_moments_take_the_memory_order_of_the_parameter():
     assert torch.equal(resumed.state[other.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
 
 
-def test_refuses_what_it_cannot_go_on_with():
-    model = network()
-    theirs = pytorch_optimizer.AdaBound(model.parameters(), fixed_decay=True)
-    train(model, theirs, 1, seed=1)
-    with pytest.raises(ValueError, match="fixed_decay=True"):
-        AdaBound(model.parameters()).load_state_dict(theirs.state_dict())
-    sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    train(model, sgd, 1, seed=1)
-    with pytest.raises(ValueError, match="known are those of"):
-        AdaBound(model.parameters()).load_state_dict(sgd.state_dict())
+class WithSlowWeights(AdaBound):
+    """A subclass with state of its own, as timm's Lookahead stores it."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for param, state in self.state.items():
+            slow = state.setdefault("slow", param.detach().clone())
+            slow.lerp_(param.detach(), 0.5)
+            param.data.copy_(slow)
+            state["calls"] = state.get("calls", 0) + 1
 
 
-@pytest.mark.parametrize("amsgrad", [False, True])
-@pytest.mark.parametrize("cls", [torch.optim.Adam, torch.optim.AdamW])
-def test_goes_on_from_adam(cls, amsgrad):
-    """With bounds that never bind, AdaBound's continuation is Adam's own.
-
-    (AMSGrad's too, although torch divides the largest v by the bias correction and we multiply the rate by it.)
-    """
-    ours = continues_as(
-        lambda params: cls(params, lr=2e-3, weight_decay=0.01, amsgrad=amsgrad),
-        lambda params: AdaBound(params, lr=1.0, bounds=("constant", 0.0, float("inf"))),
-        decay,
-    )
-    group = ours.param_groups[0]
-    assert group["base_lr"] == 2e-3
-    assert group["amsbound"] is amsgrad
-    assert group["decoupled_weight_decay"] is (cls is torch.optim.AdamW)
+def test_state_of_a_subclass_survives_a_resume():
+    first, second = network(), network()
+    optimizer = WithSlowWeights(first.parameters(), lr=0.01)
+    train(first, optimizer, 3, seed=1)
+    second.load_state_dict(first.state_dict())
+    resumed = WithSlowWeights(second.parameters(), lr=1.0)
+    checkpoint = through_disk(optimizer.state_dict())
+    resumed.load_state_dict(checkpoint)
+    train(first, optimizer, 3, seed=2)
+    train(second, resumed, 3, seed=2)
+    assert_same(first, second)
+    assert {state["calls"] for state in resumed.state.values()} == {6}
+    assert checkpoint["state"][0]["calls"] == 3
+    assert not torch.equal(checkpoint["state"][0]["slow"], resumed.state[second[0].weight]["slow"])
 
 
-def test_a_warm_start_from_adam_feels_the_bounds_of_its_step():
-    model = network()
-    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
-    train(model, adam, 50, seed=1)
-    ours = AMSBound(model.parameters(), lr=1e-3, final_lr=0.02, gamma=0.2)
-    ours.load_state_dict(adam.state_dict())
-    before = [p.detach().clone() for p in model.parameters()]
-    train(model, ours, 1, seed=2)
-    lower, upper = 0.02 * (1 - 1 / (0.2 * 51 + 1)), 0.02 * (1 + 1 / (0.2 * 51))
-    for p, q in zip(model.parameters(), before, strict=True):
-        state = ours.state[p]
-        assert int(state["step"]) == 51
-        assert bool((state["max_exp_avg_sq"] >= state["exp_avg_sq"]).all())
-        rate = (q - p).double() / state["exp_avg"].double()
-        assert bool(((rate > lower * 0.99) & (rate < upper * 1.01)).all())
+def test_state_that_a_wrapper_stores_before_the_first_step():
+    param = nn.Parameter(torch.ones(2))
+    optimizer = AdaBound([param])
+    optimizer.state[param]["slow"] = torch.zeros(2)
+    again = AdaBound([param])
+    again.load_state_dict(optimizer.state_dict())
+    param.grad = torch.ones(2)
+    again.step()
+    assert again.state[param].keys() == {"slow", "step", "exp_avg", "exp_avg_sq"}

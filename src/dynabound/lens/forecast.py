@@ -1,4 +1,4 @@
-"""What bounds will do, before any training: when they clip rates of a given size, when AdaBound is all but SGD."""
+"""What bounds will do, before any training: when they clip rates of a given size, and when AdaBound is nearly SGD."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynabound._checks import check_positive, did_you_mean
 from dynabound._files import replacing
+from dynabound._html import html_text
 from dynabound.bounds import FAMILIES, Certificate, certificate, evaluate
+from dynabound.lens import draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Forecast", "forecast"]
 
 _GRADIENTS = tuple(10.0**-exponent for exponent in range(7))
-_NEVER = 2**62
+_NEVER = 2**62  # a step beyond any training
 _NEEDS = [
     "convex losses on a bounded set (box)",
     "the step size α/√t (sqrt_decay=True), not the default constant one",
@@ -29,25 +32,25 @@ _NEEDS = [
 
 @dataclass(frozen=True)
 class Forecast:
-    """The course of the bounds [α*·l(t), α*·u(t)]; steps are None where the time never comes."""
+    """The bounds [α*·l(t), α*·u(t)] over the steps; a step is None if it never comes."""
 
     family: str
     lr: float
     final_lr: float
     gamma: float
     within: dict[str, int | None]
-    """The first step at which every rate is within 10% and 1% of the final one."""
+    """The first step from which every rate is within 10%, and within 1%, of the final learning rate."""
     clipped: list[dict[str, Any]]
-    """For gradients of a constant size: Adam's rate lr / size, and from which step on which bound clips it."""
+    """For gradients of a constant size: Adam's rate lr / size, the bound that clips it, and from which step."""
     curve: dict[str, list[float]]
-    """Steps, spread evenly on a logarithmic scale, with the lower and the upper bound."""
+    """Steps, evenly spaced on a logarithmic scale, with the lower and the upper bound."""
     certificate: Certificate
-    """What the theory says of the bounds."""
+    """What the theory says about the bounds."""
 
     def text(self, with_certificate: bool = False) -> str:
-        """The forecast for a terminal, with a drawing of the funnel."""
+        """The forecast as text for a terminal, with the bounds drawn in characters."""
         lines = [f"bounds={self.family!r}, final_lr={self.final_lr:g}, gamma={self.gamma:g}, lr={self.lr:g}", ""]
-        lines += _drawing(self.curve, self.final_lr)
+        lines += _bounds_in_characters(self.curve, self.final_lr)
         lines.append("")
         lines += [f"within {margin:>3} of SGD {_when(step)}" for margin, step in self.within.items()]
         lines += ["", f"gradients of size   Adam's rate ({self.lr:g}/size)   clipped"]
@@ -61,10 +64,11 @@ class Forecast:
             lines += _certificate_lines(self.certificate)
         return "\n".join(lines)
 
-    def figure(self) -> Figure:
-        """The funnel as a matplotlib Figure."""
-        from dynabound.lens import draw
+    def _repr_html_(self) -> str:
+        return html_text(self.text(with_certificate=True))
 
+    def figure(self) -> Figure:
+        """The bounds over the steps as a matplotlib Figure."""
         marks = {f"within {margin} of SGD": step for margin, step in self.within.items() if step is not None}
         title = f"AdaBound's bounds: {self.family}, final_lr = {self.final_lr:g}, γ = {self.gamma:g}"
         return draw.bounds_funnel(self.curve, self.final_lr, marks, title)
@@ -89,7 +93,7 @@ class Forecast:
 
 
 def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, family: str = "harmonic") -> Forecast:
-    """The course of a family's bounds. Adam's bias corrections, which fade early, are left out of its rates.
+    """Forecast the bounds of a family. Adam's rates are without the bias corrections, which soon vanish.
 
     Example:
         >>> from dynabound.lens.forecast import forecast
@@ -98,11 +102,10 @@ def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, famil
         >>> forecast(lr=1e-3, final_lr=0.1).clipped[0]
         {'gradient': 1.0, 'rate': 0.001, 'bound': 'lower', 'step': 11}
     """
-    if not (math.isfinite(lr) and lr > 0):
-        raise ValueError(f"lr={lr!r}: must be a finite number > 0")
-    families = [name for name in FAMILIES if name != "constant"]  # whose course is no news
+    check_positive("lr", lr)
+    families = [name for name in FAMILIES if name != "constant"]  # there is nothing to forecast for constant bounds
     if family not in families:
-        raise ValueError(f"family={family!r}: must be one of {', '.join(families)}")
+        raise ValueError(f"family={family!r}: must be one of {', '.join(families)}{did_you_mean(family, families)}")
     proof = certificate(family, gamma, final_lr)  # also checks the arguments
 
     def bounds(step: int) -> tuple[float, float]:
@@ -110,7 +113,7 @@ def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, famil
         return final_lr * lower, final_lr * upper
 
     def close(margin: float) -> Callable[[int], bool]:
-        # The last digits of 1 − 1/(γt+1) must not put the step off by one.
+        # The rounding error of 1 − 1/(γt+1) must not shift the step by one.
         slack = margin * (1 + 1e-9)
         return lambda step: bounds(step)[0] >= final_lr * (1 - slack) and bounds(step)[1] <= final_lr * (1 + slack)
 
@@ -160,8 +163,8 @@ def _when(step: int | None) -> str:
     return "never" if step is None else f"from step {step:,}"
 
 
-def _drawing(curve: dict[str, list[float]], final_lr: float, width: int = 40) -> list[str]:
-    """The funnel in characters: a row for each power of ten, the rates from 10⁻³ to 10³ times the final one."""
+def _bounds_in_characters(curve: dict[str, list[float]], final_lr: float, width: int = 40) -> list[str]:
+    """A row for each step that is a power of ten; the width spans 10⁻³ to 10³ times the final learning rate."""
 
     def column(rate: float) -> int:
         return round(width * (math.log10(rate / final_lr) + 3) / 6)

@@ -2,15 +2,15 @@
  *
  * For every element of every tensor of a call:
  *
- *     g     = sign * grad + l2 * p                     gradient, turned around by maximize, with L2 decay
+ *     g     = sign * grad + l2 * p                     gradient, negated by maximize, with L2 decay
  *     m     = beta1 * m + (1 - beta1) * g
  *     v     = beta2 * v + (1 - beta2) * g * g
- *     vmax  = max(vmax, v)                             AMSBound only; takes v's place below
+ *     vmax  = max(vmax, v)                             AMSBound only; replaces v below
  *     rate  = clip(step_size / (sqrt(v) + eps), lower, upper)
  *     p     = clip(shrink * p - rate * m, low, high)
  *
- * which is _loop.py's rule. The tensors' memory is read through DLPack's C exchange interface and the file uses only
- * CPython's limited API: no torch headers, so that one binary serves every torch and every Python.
+ * as in _loop.py. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
+ * limited API, no torch headers: one binary works with every torch and every Python.
  * Floating-point contraction is off (see setup.py): all instruction sets and thread counts give the same bits.
  */
 #define PY_SSIZE_T_CLEAN
@@ -18,6 +18,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -33,14 +34,14 @@
 
 /* Below this many elements a second thread costs more than it saves. */
 #define ELEMENTS_PER_THREAD 8192
-/* Threads split the work at multiples of this, so that none shares a cache line or a vector with another. */
+/* Threads split the work at multiples of this, so that no two share a cache line or a vector. */
 #define SPLIT 64
 
 typedef struct {
     double step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high;
 } Scalars;
 
-/* A parameter with its gradient and state: the entries that scan() hands out as bytes and update() takes. */
+/* A parameter with its gradient and state: the entries that scan() returns as bytes and update() reads. */
 typedef struct {
     void *p, *m, *v, *vmax;
     const void *g;
@@ -133,7 +134,7 @@ typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, 
         else NAME##_body(t, from, to, s, 0, 0);                                                                   \
     }
 
-/* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and no arithmetic to speak of. */
+/* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and almost no arithmetic. */
 INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {
     float *RESTRICT p = (float *)t->p, *RESTRICT m = (float *)t->m, *RESTRICT v = (float *)t->v;
     const float *RESTRICT g = (const float *)t->g;
@@ -193,7 +194,7 @@ static int best_level(void) {
 #endif
 }
 
-/* ---- sharing out the work ---- */
+/* ---- dividing the work among threads ---- */
 
 /* Update elements [from, to) of the concatenation of all tensors. */
 static void walk(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t from, Py_ssize_t to,
@@ -224,6 +225,54 @@ static void run(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize
     walk(update, tensors, count, 0, total, s, ams, plain);
 }
 
+/* ---- parameters that share memory ---- */
+
+typedef struct { uintptr_t from, to; } Range;
+
+/* The end of the ascending run that begins at i. */
+static Py_ssize_t run_end(const Range *ranges, Py_ssize_t i, Py_ssize_t count) {
+    while (++i < count && ranges[i - 1].from <= ranges[i].from) {}
+    return i < count ? i : count;
+}
+
+/* Whether no two ranges overlap. A natural merge sort, because memory is mostly allocated in ascending order: then this is
+ * one pass. */
+static int are_disjoint(Range *ranges, Range *spare, Py_ssize_t count) {
+    while (run_end(ranges, 0, count) < count) {
+        for (Py_ssize_t i = 0; i < count;) {
+            Py_ssize_t x = i, mid = run_end(ranges, i, count), y = mid, end = mid < count ? run_end(ranges, mid, count) : mid;
+            for (; i < end; i++)
+                spare[i] = x < mid && (y == end || ranges[x].from <= ranges[y].from) ? ranges[x++] : ranges[y++];
+        }
+        Range *sorted = spare;
+        spare = ranges, ranges = sorted;
+    }
+    for (Py_ssize_t i = 1; i < count; i++)
+        if (ranges[i].from < ranges[i - 1].to) return 0;
+    return 1;
+}
+
+static Range *add_range(Range *next, const void *data, Py_ssize_t bytes) {
+    if (bytes) *next++ = (Range){(uintptr_t)data, (uintptr_t)data + (uintptr_t)bytes};
+    return next;
+}
+
+/* Whether parameters share memory, also with a gradient or a state; they must then be updated one after the other. */
+static int share_memory(const Tensor *tensors, Py_ssize_t count, Py_ssize_t param_size, Py_ssize_t state_size) {
+    Range *ranges = malloc((size_t)count * 10 * sizeof *ranges), *next = ranges;
+    if (!ranges) return 1; /* updating one after the other is always right */
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].p, tensors[k].count * param_size);
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * param_size);
+    for (Py_ssize_t k = 0; k < count; k++) {
+        next = add_range(next, tensors[k].m, tensors[k].count * state_size);
+        next = add_range(next, tensors[k].v, tensors[k].count * state_size);
+        if (tensors[k].ams) next = add_range(next, tensors[k].vmax, tensors[k].count * state_size);
+    }
+    int disjoint = are_disjoint(ranges, ranges + count * 5, next - ranges);
+    free(ranges);
+    return !disjoint;
+}
+
 /* ---- tensors, as DLPack (github.com/dmlc/dlpack) lays them out ---- */
 
 typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType;
@@ -240,7 +289,7 @@ typedef struct {
     uint32_t major, minor;
     void *older;
     void *allocate, *managed_from_object, *managed_to_object;
-    int (*view)(void *object, DLTensor *out); /* borrows; needs no cleaning up */
+    int (*view)(void *object, DLTensor *out); /* a borrowed view: nothing to release */
 } DLExchange;
 
 enum { DL_CPU = 1, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
@@ -250,12 +299,26 @@ static struct {
     PyObject *tensor_type, *parameter_type, *is_neg;
 } torch;
 
-/* The kinds of UPDATES: what a parameter and its state are made of. */
+/* The kinds of UPDATES: dtypes of a parameter and its state. */
 static const struct { uint8_t param_code, param_bits, state_code, state_bits; } KINDS[] = {
     {DL_FLOAT, 32, DL_FLOAT, 32}, {DL_FLOAT, 64, DL_FLOAT, 64},   {DL_BFLOAT, 16, DL_FLOAT, 32},
     {DL_FLOAT, 16, DL_FLOAT, 32}, {DL_BFLOAT, 16, DL_BFLOAT, 16}, {DL_FLOAT, 16, DL_FLOAT, 16},
 };
 enum { STREAM = sizeof KINDS / sizeof *KINDS };
+
+/* Whether a tensor has memory: not if its storage was resized to 0, nor if it is torch's symbolic zero. A view into an
+ * empty storage has the address NULL plus its offset; so the size of the storage is read where the address is low. */
+static int has_memory(PyObject *list, Py_ssize_t k, const DLTensor *tensor) {
+    if ((uint64_t)(uintptr_t)tensor->data >> 32) return 1;
+    PyObject *object = PyList_GetItem(list, k);
+    PyObject *storage = tensor->data ? PyObject_CallMethod(object, "untyped_storage", NULL) : NULL;
+    PyObject *bytes = storage ? PyObject_CallMethod(storage, "nbytes", NULL) : NULL;
+    int answer = bytes && PyLong_AsSsize_t(bytes) > 0;
+    PyErr_Clear();
+    Py_XDECREF(storage);
+    Py_XDECREF(bytes);
+    return answer;
+}
 
 /* The memory of a plain torch.Tensor or Parameter on the CPU; false for anything else. */
 static int view(PyObject *object, DLTensor *out) {
@@ -267,6 +330,11 @@ static int view(PyObject *object, DLTensor *out) {
     }
     out->data = (char *)out->data + out->byte_offset;
     return out->device_type == DL_CPU && out->dtype.lanes == 1;
+}
+
+static int overlap(const DLTensor *a, const DLTensor *b, Py_ssize_t count) {
+    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data, n = (uintptr_t)count;
+    return x < y + n * b->dtype.bits / 8 && y < x + n * a->dtype.bits / 8;
 }
 
 static int same_layout(const DLTensor *a, const DLTensor *b) {
@@ -290,10 +358,10 @@ static int is_dense(const DLTensor *t, Py_ssize_t *count) {
     return 1;
 }
 
-/* The lists of one call: parameters, gradients, first and second moments, and for AMSBound the largest of those. */
+/* The lists of one call: parameters, gradients, first and second moments, for AMSBound the largest second moments. */
 typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
 
-/* Fill in what the kernel needs of the k-th parameter; the kind, or -1 where the kernel does not apply. */
+/* Fill in the entry of the k-th parameter; return its kind, or -1 where the kernel does not apply. */
 static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
     DLTensor p, g, m, v, vmax, s;
     int ams = PyList_Size(lists->vmax) > 0;
@@ -306,8 +374,14 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
         memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
-    if (out->count && (!p.data || !g.data || !m.data || !v.data || (ams && !vmax.data)))
-        return -1; /* a tensor without memory: freed storage, or torch's symbolic zeros */
+    if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
+                       !has_memory(lists->v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
+        return -1;
+    if (overlap(&p, &g, out->count) || overlap(&p, &m, out->count) || overlap(&p, &v, out->count) ||
+        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || overlap(&m, &v, out->count) ||
+        (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
+                 overlap(&v, &vmax, out->count))))
+        return -1; /* the bodies' pointers are restrict */
     out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
     out->step = s.data, out->ams = ams;
     for (int kind = 0; kind < STREAM; kind++)
@@ -317,7 +391,7 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
     return -1;
 }
 
-/* A gradient may be a view that torch negates as it reads it; its memory then holds the opposite. */
+/* A gradient may be a lazily negated view: its memory then has the opposite sign. */
 static int is_negated(PyObject *tensor) {
     PyObject *answer = PyObject_CallMethodObjArgs(tensor, torch.is_neg, NULL);
     int negated = answer ? answer == Py_True : -1;
@@ -349,7 +423,7 @@ static PyObject *connect(PyObject *self, PyObject *args) {
     if (!exchange) return NULL;
     while (exchange && exchange->major != 1) exchange = exchange->older;
     if (!exchange || !exchange->view) {
-        PyErr_SetString(PyExc_ImportError, "this torch offers no DLPack 1 exchange of borrowed tensors");
+        PyErr_SetString(PyExc_ImportError, "this torch has no DLPack 1 exchange of borrowed tensors");
         return NULL;
     }
     torch.is_neg = PyUnicode_InternFromString("is_neg");
@@ -359,7 +433,7 @@ static PyObject *connect(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys: let them share one. */
+/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys and then share the object. */
 static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last) {
     if (tensor->kind < 0) return Py_NewRef(Py_None);
     if (before && before->kind == tensor->kind && *before->step == *tensor->step) return Py_NewRef(last);
@@ -389,7 +463,7 @@ static PyObject *scan(PyObject *self, PyObject *args) {
     return answer;
 }
 
-/* Run the update, or the stream, over entries of scan(), whose tensors must still be there. */
+/* Run the update, or the stream, over entries of scan(), whose tensors must still be alive. */
 static PyObject *apply(PyObject *args, int stream) {
     int level, threads;
     PyObject *entries;
@@ -411,7 +485,14 @@ static PyObject *apply(PyObject *args, int stream) {
     }
     for (Py_ssize_t k = 0; k < count; k++) ++*tensors[k].step;
     Py_BEGIN_ALLOW_THREADS
-    run(UPDATES[stream ? STREAM : tensors[0].kind][level], tensors, count, total, &s, tensors[0].ams, threads);
+    Update body = UPDATES[stream ? STREAM : tensors[0].kind][level];
+    int parallel = count > 1 && threads > 1 && total >= 2 * ELEMENTS_PER_THREAD;
+    Py_ssize_t param_size = KINDS[tensors[0].kind].param_bits / 8, state_size = KINDS[tensors[0].kind].state_bits / 8;
+    if (parallel && !stream && share_memory(tensors, count, param_size, state_size))
+        for (Py_ssize_t k = 0; k < count; k++)
+            run(body, &tensors[k], 1, tensors[k].count, &s, tensors[0].ams, threads);
+    else
+        run(body, tensors, count, total, &s, tensors[0].ams, threads);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }
@@ -421,16 +502,16 @@ static PyObject *stream(PyObject *self, PyObject *args) { (void)self; return app
 
 static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
-     "connect(tensor_type, parameter_type, exchange)\n--\n\nTell the kernel what a plain tensor is and how to read it."},
+     "connect(tensor_type, parameter_type, exchange)\n--\n\nSet the types of plain tensors and the interface that reads them."},
     {"scan", scan, METH_VARARGS,
-     "scan(p, g, m, v, vmax, steps)\n--\n\nOf every parameter (kind, step count), or None where the kernel does not "
+     "scan(p, g, m, v, vmax, steps)\n--\n\n(kind, step count) of every parameter, or None where the kernel does not "
      "apply; and an entry of ENTRY_SIZE bytes for update()."},
     {"update", update, METH_VARARGS,
-     "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still exist, in "
-     "place, and count their steps."},
+     "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still alive, in "
+     "place, and increment their step counts."},
     {"stream", stream, METH_VARARGS,
      "stream(level, threads, entries, scalars)\n--\n\nMove update()'s bytes of float32 tensors, and "
-     "compute next to nothing: the machine's limit."},
+     "compute almost nothing: the machine's limit."},
     {NULL, NULL, 0, NULL},
 };
 

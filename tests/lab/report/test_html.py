@@ -5,12 +5,14 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from xml.etree import ElementTree
 
+import markupsafe
 import pytest
 
 from dynabound.lab.report import html as page
-from dynabound.lab.report import summary as report
+from dynabound.lab.report import summary
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import recipes
@@ -68,19 +70,18 @@ def built(tmp_path_factory):
         with store.run(failed).lock():
             store.run(failed).begin(failed, {})
             store.run(failed).write_status("failed", error=HOSTILE)
-        made = report.build([study, bad], "demo", out)
-        return made, report.write(made, out)
+        made = summary.build([study, bad], "demo", out)
+        return made, page.write(made, out)
 
 
 def test_what_failed_is_told_and_escaped(built):
     made, path = built
     text = path.read_text()
-    failures = made["studies"][1]["failures"]
-    assert [f["error"] for f in failures if f["state"] == "failed"] == [HOSTILE]
+    assert [f.error for f in made.studies[1].failures if f.state == "failed"] == [HOSTILE]
     assert HOSTILE not in text
-    assert html.escape(HOSTILE) in text
+    assert str(markupsafe.escape(HOSTILE)) in text
     assert text.count("<script>") == 1
-    assert made["studies"][1]["verdict"] == "not decided at this scale"
+    assert made.studies[1].verdict == "not decided at this scale"
 
 
 def test_the_page_needs_nothing_but_itself(built):
@@ -98,17 +99,20 @@ def test_the_figures_show_every_curve(built):
     assert len(lines) >= 2 * 6
 
 
-def test_a_traceback_keeps_its_lines_and_is_escaped():
+def test_a_traceback_keeps_its_lines_and_is_escaped(built):
     error = 'Traceback:\n  File "<string>"\nRuntimeError: <b>'
-    shown = page._failures([{"run": "1", "method": "Adam", "state": "failed", "error": error}])
-    assert f"<pre>{html.escape(error)}</pre>" in shown
+    study = replace(built[0].studies[1], failures=(summary.Failure("1", "Adam", "failed", error),), figures=())
+    assert f"<pre>{markupsafe.escape(error)}</pre>" in page.render(replace(built[0], studies=(study,)), {})
 
 
-def test_all_verdicts_have_a_badge():
-    for verdict in ("reproduced", "not reproduced", "not decided at this scale", "holds", "fails"):
-        assert verdict in page._badge(verdict)
+@pytest.mark.parametrize("verdict", ["reproduced", "not reproduced", "not decided at this scale", "holds", "fails"])
+def test_all_verdicts_have_a_badge(built, verdict):
+    study = replace(built[0].studies[1], verdict=verdict, figures=())
+    text = page.render(replace(built[0], studies=(study,)), {})
+    assert re.search(rf'<span class="badge (yes|no|open)">[✓✗?]&nbsp;{verdict}</span>', text)
 
 
+@pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install the package chromium")
 def test_in_a_browser(built, tmp_path):
     made, path = built
@@ -135,9 +139,9 @@ def test_in_a_browser(built, tmp_path):
     assert len(seen["images"]) == 2
     assert all(complete and natural > 300 and shown > 250 for complete, natural, shown in seen["images"])
     assert seen["wide"] <= seen["screen"], "the page scrolls sideways on a phone"
-    assert len(seen["headings"]) == len(made["studies"])
+    assert len(seen["headings"]) == len(made.studies)
     assert any(HOSTILE in heading for heading in seen["headings"])
-    folded = 1 + len(made["studies"])
+    folded = 1 + len(made.studies)
     assert seen["folded"] == [folded, 0, folded], "what is folded up is not printed"
 
 

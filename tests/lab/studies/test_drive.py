@@ -1,4 +1,4 @@
-"""Whole studies, made small: what is run, what is kept, what the figures show, what the user is told."""
+"""Whole studies, made small: what is run, what is kept, what the figures and messages say."""
 
 import json
 import random
@@ -12,19 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab.engines.local import record_failure
+from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
-from dynabound.lab.report import figures
-from dynabound.lab.report import summary as report
-from dynabound.lab.report.results import curves, losses
+from dynabound.lab.report import html, summary
+from dynabound.lab.report.results import curves
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
-from dynabound.lab.studies import drive as reproduce
-from dynabound.lab.studies import recipes
-from dynabound.lab.studies import simulate as schedule
+from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import losses
 from dynabound.lab.studies.recipes import REFERENCE, STUDIES, WORKLOADS, choose
 from dynabound.lab.studies.search import GRIDS, search
+from dynabound.lab.studies.simulate import estimate_time
 from helpers import tiny_studies as cases
 from helpers import worker
 
@@ -87,7 +86,7 @@ def test_a_study_is_complete_and_never_run_again(tiny, done):
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
     assert engine.ran == []
-    assert all(planned.state == "finished" for planned in reproduce.plan([tiny], "demo", store))
+    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", store))
 
 
 def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
@@ -102,6 +101,8 @@ def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
     assert cases.numbers(store) == before
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, done, tmp_path):
     killed, choose, exits = tmp_path / "killed", random.Random(0), []
     for most in (10, 60, 100, 200, 300, 10**9):
@@ -113,24 +114,26 @@ def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, don
     pages = []
     for folder in (killed, tmp_path / "whole"):
         cases.forget_seconds(Store(folder / "runs"))
-        path = report.write(report.build([tiny], "demo", folder), folder)
+        path = html.write(summary.build([tiny], "demo", folder), folder)
         figure = (folder / "demo" / "figures" / "mnist.png").read_bytes()
         pages.append((path.read_text().replace(str(folder), "OUT"), figure))
     assert pages[0] == pages[1]
 
 
-def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
+@pytest.mark.slow
+def test_a_search_resumes_and_repeats_nothing(tiny, monkeypatch, tmp_path):
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
     store = Store(tmp_path)
     studies = [recipes.Study("mnist", "", "", tuple(row for row in tiny.rows if row.label in ("SGDM", "AdaBound")))]
 
-    class Impatient(cases.InProcess):
-        def run(self, specs, store):
-            yield from super().run(specs[:2], store)
+    class Interrupted(cases.InProcess):
+        def events(self):
+            del self.queue[2:]
+            yield from super().events()
             raise KeyboardInterrupt
 
     ran = []
-    for engine in (Impatient(), Impatient(), cases.InProcess()):
+    for engine in (Interrupted(), Interrupted(), cases.InProcess()):
         try:
             cases.complete(studies, store, engine)
         except KeyboardInterrupt:
@@ -153,7 +156,7 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     store, engine = Store(tmp_path), cases.InProcess()
     record_failure(store, grid[-1], "the disk was full")
     engine.jobs = 100
-    reproduce.complete(reproduce.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
+    drive.complete(plan.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
     assert engine.ran[:5] == grid
     assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
@@ -176,62 +179,14 @@ def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypat
     damage(broken)
     assert losses(store)(broken.spec()) == float("inf")
     assert losses(store, ())(broken.spec()) is None
-    assert report.write(report.build([tiny], "demo", tmp_path), tmp_path).is_file()
-    assert schedule.plan([study], "demo", store, [1], 1e12)["runs"] == 1
-    states = {planned.spec.name: planned.state for planned in reproduce.plan([study], "demo", store)}
+    assert html.write(summary.build([tiny], "demo", tmp_path), tmp_path).is_file()
+    assert estimate_time([study], "demo", store, [1], 1e12)["runs"] == 1
+    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", store)}
     assert [name for name, state in states.items() if state != "finished"] == [broken.name]
     engine = cases.InProcess()
     cases.complete([study], store, engine)
     assert [spec.name for spec in engine.ran] == [broken.name]
     assert cases.numbers(store) == before
-
-
-def test_a_damaged_run_of_a_curve_is_reported_with_the_remedy(tiny, done, tmp_path):
-    shutil.copytree(done, tmp_path / "copy")
-    broken = Store(tmp_path / "copy" / "runs").runs()[0]
-    damage(broken)
-    (study,) = report.build([tiny], "demo", tmp_path / "copy")["studies"]
-    (failure,) = study["failures"]
-    assert (failure["run"], failure["state"]) == (broken.name, "failed")
-    assert f"dynabound runs remove {broken.name}" in failure["error"]
-
-
-def test_the_data_behind_the_figure(tiny, done):
-    built = report.build([tiny], "demo", done)
-    (study,) = built["studies"]
-    (figure,) = study["figures"]
-    (panel,) = figure["data"]["panels"]
-    assert [curve["label"] for curve in panel["curves"]] == [row.label for row in tiny.rows]
-    for curve in panel["curves"]:
-        for split in ("train", "test"):
-            assert [len(seed) for seed in curve[split]] == [cases.TINY["epochs"]] * 3
-    store = Store(done / "runs")
-    stored = {(r.spec().optimizer, r.spec().seed): r.metrics()[-1]["test_accuracy"] for r in store.runs()}
-    rows = {row["method"]: row for row in study["tables"][0]["rows"]}
-    adam = [100 * stored["adam", seed] for seed in range(3)]
-    assert rows["Adam"]["final"] == pytest.approx(sum(adam) / 3)
-    assert rows["Adam"]["level"] == pytest.approx(max(adam))
-    finals = {label: round(row["final"], 6) for label, row in rows.items() if label != REFERENCE}
-    places = {label: 1 + sum(other > final for other in finals.values()) for label, final in finals.items()}
-    assert {label: rows[label]["rank"] for label in finals} == places, "equals share a place"
-    assert rows[REFERENCE]["rank"] is None
-    assert study["runs"] == {"finished": 21}
-
-
-def test_figures_are_drawn_once_and_anew_when_the_data_changes(tiny, done, tmp_path):
-    (study,) = report.build([tiny], "demo", done)["studies"]
-    data = study["figures"][0]["data"]
-    paths = figures.save("mnist", data, tmp_path)
-    assert [path.suffix for path in paths] == [".png", ".svg", ".pdf"]
-    stamps = [path.stat().st_mtime_ns for path in paths]
-    assert [path.stat().st_mtime_ns for path in figures.save("mnist", data, tmp_path)] == stamps
-    before = [path.read_bytes() for path in paths]
-    paths[0].unlink()
-    figures.save("mnist", data, tmp_path)
-    assert [path.read_bytes() for path in paths] == before, "the same data makes another file"
-    data["panels"][0]["curves"][0]["test"][0][-1] += 1
-    figures.save("mnist", data, tmp_path)
-    assert paths[1].read_bytes() != before[1]
 
 
 def test_adabound_starts_like_adam_on_digits(tmp_path):
@@ -245,7 +200,7 @@ def test_adabound_starts_like_adam_on_digits(tmp_path):
 
 
 def first_loss(spec, folder):
-    assert [event.state for event in cases.InProcess().run([spec], Store(folder))] == ["started", "finished"]
+    assert [event.state for event in cases.execute(cases.InProcess(), [spec], Store(folder))] == ["started", "finished"]
     return Store(folder).run(spec).metrics()[0]["train_loss"]
 
 
@@ -260,7 +215,7 @@ def first_loss(spec, folder):
         (["tune", "digits", "--optimizer", "adma"], "optimizer='adma'"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
+def test_errors_are_one_line(arguments, expected, tmp_path):
     result = run(*arguments, "--out", str(tmp_path / "new"))
     assert result.exit_code == 1
     assert expected in result.stderr
@@ -268,7 +223,7 @@ def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):
+def test_missing_data_is_an_error_before_anything_is_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DYNABOUND_DATA", raising=False)
     result = run("reproduce", "mnist", "ptb", "--scale", "laptop", "--out", str(tmp_path / "out"))
@@ -277,7 +232,7 @@ def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     result = run("reproduce", "mnist", "--out", str(tmp_path / "file" / "out"))
     assert result.exit_code == 1
@@ -285,8 +240,9 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     assert "--out" in result.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("locked", [".", "runs", "theory"])
-def test_a_folder_that_cannot_be_written_is_told(locked):
+def test_a_folder_that_cannot_be_written_is_an_error(locked):
     with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
         Path(out).chmod(0o777)
         (Path(out) / locked).mkdir(exist_ok=True)
@@ -296,12 +252,13 @@ def test_a_folder_that_cannot_be_written_is_told(locked):
 
 
 @pytest.mark.parametrize("name", ["runs", "theory"])
-def test_a_file_in_the_place_of_a_folder_is_told(name, tmp_path):
+def test_a_file_instead_of_a_folder_is_an_error(name, tmp_path):
     (tmp_path / name).write_text("")
     with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
-        reproduce.check([], tmp_path, None)
+        drive.check([], tmp_path, None)
 
 
+@pytest.mark.processes
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     out = str(tmp_path / "out")
     result = run("reproduce", "mnist", "--out", out, "--jobs", "2", "--json")
@@ -316,6 +273,7 @@ def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     assert (tmp_path / "out" / "demo" / "report.html").read_bytes() == page
 
 
+@pytest.mark.processes
 def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, tmp_path):
     rows = [replace(row, optimizer="helpers.deadly:Raises") if row.label == "SGDM" else row for row in tiny.rows]
     monkeypatch.setitem(STUDIES, "mnist", replace(tiny, rows=tuple(rows), seeds={"demo": 1}))
@@ -326,53 +284,7 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
     assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 
-def test_a_failed_run_of_a_search_is_told_too(tiny, monkeypatch, tmp_path):
-    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
-    row = next(row for row in tiny.rows if row.label == "AdaGrad")
-    study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
-    cases.complete([study], store, cases.InProcess())
-    (curve,) = curves(study, "demo", store)
-    lost = next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)
-    with store.run(lost).lock():
-        store.run(lost).write_status("failed", error="it <i>rained</i>")
-    (again,) = curves(study, "demo", store)
-    assert [seed.spec for seed in again.lost] == [lost]
-    (failure,) = report._failures([again])
-    assert failure == {"run": lost.name, "method": f"perceptron: AdaGrad, search at lr {lost.lr:g}, seed 0",
-                       "state": "failed", "error": "it <i>rained</i>"}  # fmt: skip
-    assert report._count([again])["failed"] == 1
-    assert report._step_size(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
-
-
-def test_bars_tell_a_run_that_diverged_from_one_that_is_missing(tmp_path):
-    curves = [{"label": "α = 1", "diverged": True, "test": []}, {"label": "α = 0.1", "diverged": False, "test": []},
-              {"label": "α = 0.01", "diverged": False, "test": [[92.0, 93.0]]}]  # fmt: skip
-    figure = figures.draw({"kind": "steps", "title": "", "panels": [{"name": "SGDM", "curves": curves}]})
-    (axes,) = figure.axes
-    assert [text.get_text() for text in axes.texts] == ["diverged", "no run"]
-    assert axes.get_ylim()[0] == 0
-    assert [bar.get_height() for bar in axes.patches] == [0, 0, 93.0]
-
-
-def test_theory_is_read_not_played_again(tmp_path):
-    assert theorems.missing(tmp_path) == list(theorems.NAMES)
-    theorems.play("counterexample", tmp_path, lambda done, total: None)
-    assert theorems.missing(tmp_path) == list(theorems.NAMES)[:-1]
-    (tmp_path / "theory").mkdir()
-    for path in list(tmp_path.glob("counterexample.*")):
-        path.rename(tmp_path / "theory" / path.name)
-    (study,) = report.build([STUDIES["theory"]], "demo", tmp_path)["studies"]
-    assert study["verdict"] == "not reproduced", "Theorem 4 is false as stated"
-    assert [figure["name"] for figure in study["figures"]] == ["counterexample"]
-    assert len(study["failures"]) == 4
-    (tmp_path / "theory" / "counterexample.svg").unlink()
-    built = report.build([STUDIES["theory"]], "demo", tmp_path)
-    assert len(built["studies"][0]["failures"]) == 5
-    assert report.write(built, tmp_path).is_file()
-    assert "counterexample" in theorems.missing(tmp_path / "theory")
-
-
-def test_theory_that_cannot_be_written_is_told(tmp_path):
+def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
         theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
@@ -382,11 +294,11 @@ def test_theory_that_cannot_be_written_is_told(tmp_path):
     ("arguments", "during"),
     [
         (["reproduce", "theory"], (theorems, "play")),
-        (["reproduce", "mnist"], (report, "write")),
-        (["report", "mnist"], (report, "write")),
+        (["reproduce", "mnist"], (html, "write")),
+        (["report", "mnist"], (html, "write")),
     ],
 )
-def test_an_interrupted_command_says_how_to_go_on(arguments, during, tiny, done, tmp_path, monkeypatch):
+def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
@@ -394,7 +306,7 @@ def test_an_interrupted_command_says_how_to_go_on(arguments, during, tiny, done,
     monkeypatch.setattr(*during, interrupt)
     result = run(*arguments, "--out", str(tmp_path / "copy"))
     assert result.exit_code == 130
-    assert "interrupted; the same command goes on from here" in result.stderr
+    assert "interrupted; run the same command again to resume" in result.stderr
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 from dynabound.lab.tasks import datasets as data
-from dynabound.lab.tasks.datasets import SOURCES, DataError, Source, load
+from dynabound.lab.tasks.catalog import SOURCES, Source
+from dynabound.lab.tasks.datasets import DataError, load
 
 
-def md5(contents):
-    return hashlib.md5(contents).hexdigest()
+def sha256(contents):
+    return hashlib.sha256(contents).hexdigest()
 
 
 def idx(array):
@@ -25,7 +26,7 @@ def idx_files(monkeypatch):
     shapes = ((12, 5, 4), (12,), (6, 5, 4), (6,))
     arrays = [rng.integers(0, 10, shape).astype(np.uint8) for shape in shapes]
     files = dict(zip(SOURCES["mnist"].files, map(idx, arrays), strict=True))
-    source = Source("idx", tuple(files), (), {}, {name: md5(body) for name, body in files.items()}, (12, 6, 5, 4))
+    source = Source("idx", tuple(files), (), {}, {name: sha256(body) for name, body in files.items()}, (12, 6, 5, 4))
     monkeypatch.setitem(SOURCES, "mnist", source)
     monkeypatch.setitem(SOURCES, "fashion-mnist", Source("idx", tuple(files), (), {}, {}, (12, 6, 5, 4)))
     monkeypatch.setenv("XDG_CACHE_HOME", "/nonexistent")
@@ -81,9 +82,9 @@ def test_debian_puts_fashion_mnist_where_we_look():
 IMAGES = "train-images-idx3-ubyte"
 DAMAGES = {
     "missing": (lambda body: None, "is missing"),
-    "empty": (lambda body: b"", "MD5"),
-    "truncated": (lambda body: body[:-1], "MD5"),
-    "one bit": (lambda body: body[:-1] + bytes([body[-1] ^ 1]), "MD5"),
+    "empty": (lambda body: b"", "SHA-256"),
+    "truncated": (lambda body: body[:-1], "SHA-256"),
+    "one bit": (lambda body: body[:-1] + bytes([body[-1] ^ 1]), "SHA-256"),
 }
 
 
@@ -144,12 +145,12 @@ def test_a_label_beyond_the_classes_is_refused(idx_files, tmp_path, monkeypatch)
 
 @pytest.fixture
 def cifar(monkeypatch, tmp_path):
-    """A little CIFAR-10, four records to a file."""
-    monkeypatch.setitem(SOURCES, "cifar10", Source("cifar", SOURCES["cifar10"].files, (), {}, {}, (4, 4, 6, 6)))
+    """A little CIFAR-10, ten records to a file, one of each class."""
+    monkeypatch.setitem(SOURCES, "cifar10", Source("cifar", SOURCES["cifar10"].files, (), {}, {}, (10, 10, 6, 6)))
     rng = np.random.default_rng(1)
     records = {}
     for name in SOURCES["cifar10"].files:
-        labels, pixels = rng.integers(0, 10, (4, 1)), rng.integers(0, 256, (4, 3 * 6 * 6))
+        labels, pixels = rng.permutation(10)[:, None], rng.integers(0, 256, (10, 3 * 6 * 6))
         records[name] = np.concatenate([labels, pixels], 1).astype(np.uint8)
     write(tmp_path / "cifar-10-batches-bin", {name: table.tobytes() for name, table in records.items()})
     return records
@@ -158,18 +159,19 @@ def cifar(monkeypatch, tmp_path):
 def test_cifar_is_read(cifar, tmp_path):
     loaded = load("cifar10", tmp_path)
     assert loaded.augment
-    assert loaded.train[0].shape == (20, 3, 6, 6)
+    assert loaded.train[0].shape == (50, 3, 6, 6)
     third = cifar["data_batch_3.bin"]
-    assert np.array_equal(loaded.train[1][8:12].numpy(), third[:, 0])
-    assert loaded.train[0][9, 2, 3, 4] == third[1, 1 + 2 * 36 + 3 * 6 + 4]
+    assert np.array_equal(loaded.train[1][20:30].numpy(), third[:, 0])
+    assert loaded.train[0][21, 2, 3, 4] == third[1, 1 + 2 * 36 + 3 * 6 + 4]
     assert np.array_equal(loaded.test[1].numpy(), cifar["test_batch.bin"][:, 0])
 
 
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda body: body[:-1], "holds 435 bytes; expected 4 records of 109 bytes"),
+        (lambda body: body[:-1], "holds 1089 bytes; expected 10 records of 109 bytes"),
         (lambda body: b"\x0b" + body[1:], "has a label 11"),
+        (lambda body: bytes([(body[0] + 1) % 10]) + body[1:], "has training labels in the numbers .*equally many"),
     ],
 )
 def test_damaged_cifar_is_refused(cifar, tmp_path, damage, message):
@@ -193,7 +195,7 @@ def ptb(monkeypatch, tmp_path):
         "ptb.valid.txt": b" dog bird\n",
         "ptb.test.txt": b" cat\n",
     }
-    digests = {name: md5(text) for name, text in texts.items()}
+    digests = {name: sha256(text) for name, text in texts.items()}
     monkeypatch.setitem(SOURCES, "ptb", Source("text", tuple(texts), (), {}, digests))
     write(tmp_path / "ptb", texts)
     return texts
@@ -210,7 +212,7 @@ def test_text_becomes_numbers(ptb, tmp_path):
 
 def test_truncated_text_is_noticed(ptb, tmp_path):
     (tmp_path / "ptb" / "ptb.train.txt").write_bytes(ptb["ptb.train.txt"][:-5])
-    with pytest.raises(DataError, match=r"ptb\.train\.txt holds 20 bytes of MD5"):
+    with pytest.raises(DataError, match=r"ptb\.train\.txt holds 20 bytes of SHA-256"):
         load("ptb", tmp_path)
 
 
@@ -221,7 +223,7 @@ def test_missing_data_names_places_and_command(tmp_path, monkeypatch):
         load("cifar10", tmp_path)
     assert str(tmp_path / "cifar-10-batches-bin") in str(raised.value)
     assert str(tmp_path / "cache" / "dynabound" / "cifar10") in str(raised.value)
-    with pytest.raises(DataError, match="'imagenet': must be one of digits, pydoc, "):
+    with pytest.raises(DataError, match="'imagenet': must be one of digits, digits-half, "):
         load("imagenet")
 
 

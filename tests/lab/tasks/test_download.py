@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 from dynabound.lab.tasks import download as module
-from dynabound.lab.tasks.datasets import SOURCES, DataError, Source, load
+from dynabound.lab.tasks.catalog import SOURCES, Source
+from dynabound.lab.tasks.datasets import DataError, load
 from dynabound.lab.tasks.download import fetch, obtain
 
 
@@ -42,10 +43,11 @@ def ptb(web, monkeypatch):
     for name, text in TEXTS.items():
         (folder / "good" / name).write_bytes(text)
         (folder / "bad" / name).write_bytes(text + b"not what was promised")
-    digests = {name: hashlib.md5(text).hexdigest() for name, text in TEXTS.items()}
+    downloads = {name: hashlib.md5(text).hexdigest() for name, text in TEXTS.items()}
+    contents = {name: hashlib.sha256(text).hexdigest() for name, text in TEXTS.items()}
 
     def use(*mirrors):
-        source = Source("text", tuple(TEXTS), tuple(f"{address}{mirror}/" for mirror in mirrors), digests, digests)
+        source = Source("text", tuple(TEXTS), tuple(f"{address}{mirror}/" for mirror in mirrors), downloads, contents)
         monkeypatch.setitem(SOURCES, "ptb", source)
 
     return use
@@ -145,19 +147,22 @@ def serve_cifar(web, monkeypatch, members):
     body = archive(members)
     (folder / "cifar.tar.gz").write_bytes(body)
     digest = {"cifar.tar.gz": hashlib.md5(body).hexdigest()}
-    source = Source("cifar", SOURCES["cifar10"].files, (address,), digest, {}, (1, 1, 2, 2))
+    source = Source("cifar", SOURCES["cifar10"].files, (address,), digest, {}, (10, 10, 2, 2))
     monkeypatch.setitem(SOURCES, "cifar10", source)
 
 
 def test_only_known_files_leave_the_archive(web, tmp_path, monkeypatch):
-    files = {f"cifar-10-batches-bin/{name}": bytes([7] + [1] * 12) for name in SOURCES["cifar10"].files}
+    files = {
+        f"cifar-10-batches-bin/{name}": b"".join(bytes([label] + [1] * 12) for label in range(10))
+        for name in SOURCES["cifar10"].files
+    }
     serve_cifar(
         web, monkeypatch, {"../evil": b"1", "/tmp/evil-dynabound": b"1", "cifar-10-batches-bin/x": b"1", **files}
     )
     folder = fetch("cifar10", tmp_path / "data")
     assert sorted(path.name for path in folder.iterdir()) == sorted(SOURCES["cifar10"].files)
     assert not list(tmp_path.rglob("evil*"))
-    assert load("cifar10", tmp_path / "data").test[1].tolist() == [7]
+    assert load("cifar10", tmp_path / "data").test[1].tolist() == list(range(10))
 
 
 def test_incomplete_archive_is_refused(web, tmp_path, monkeypatch):

@@ -14,8 +14,8 @@ from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import datasets
-from dynabound.lab.tasks.batches import mix
 from dynabound.lab.train import train
+from dynabound.lab.training.batches import mix
 from dynabound.lab.training.loop import Training
 from helpers import worker
 from helpers.runs import assert_follows

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from dynabound.lab import distributed
-from dynabound.lab.checkpoints import file as checkpoint
-from dynabound.lab.checkpoints import sharded
+from dynabound.lab.checkpoints import file, sharded
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -153,10 +152,10 @@ def test_no_code_in_a_checkpoint_is_run(half, tmp_path):
     torch.save(Evil(), newest / "__0_0.distcp")
     size = (newest / "__0_0.distcp").stat().st_size
     digest = hashlib.sha256((newest / "__0_0.distcp").read_bytes()).hexdigest()
-    state = checkpoint.decode((newest / "state.pt").read_bytes())
+    state = file.read(newest / "state.pt").state
     for entry in state["shards"]:
         entry["chunks"] = [(start, shape, ("__0_0.distcp", 0, size, digest)) for start, shape, _ in entry["chunks"]]
-    (newest / "state.pt").write_bytes(checkpoint.encode(state))
+    file.write(newest / "state.pt", state)
     assert go_on(run) == 31
     assert not (tmp_path / "evil").exists()
     assert_same_run(run, expected)
@@ -246,7 +245,7 @@ def test_ranks_with_folders_of_their_own_are_refused(theirs, tmp_path):
     (tmp_path / "1" / "runs").mkdir(parents=True)
     if theirs:
         path = shutil.copytree(ours, tmp_path / "1" / "runs" / ours.name) / "checkpoint-000000003.pt"
-        path.write_bytes(checkpoint.encode({**checkpoint.decode(path.read_bytes()), "epoch": 2}))
+        file.write(path, {**file.read(path).state, "epoch": 2})
     assert worker.in_ranks(2, worker.go_on_in_folders_of_their_own, DIGITS, str(tmp_path)) == [3, 3]
 
 

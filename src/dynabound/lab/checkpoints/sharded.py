@@ -1,7 +1,7 @@
-"""A model in shards (FSDP2), and checkpoints to which every process writes its own part.
+"""A checkpoint of a sharded model: a folder to which every process writes its own part.
 
-Such a checkpoint is a folder: ``state.pt`` with all that is not sharded and an index of what is, and the files that
-torch.distributed.checkpoint makes of the shards. torch alone would keep the index as a pickle, which can run any code
+It holds ``state.pt`` with all that is not sharded and an index of what is, and the files that
+torch.distributed.checkpoint writes for the shards. torch alone would keep the index as a pickle, which can run any code
 when it is read; here it is primitives, with the checksum of every file.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed import tensor as dtensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader, FileSystemWriter
@@ -29,19 +29,16 @@ from torch.distributed.checkpoint.metadata import (
 )
 from torch.distributed.checkpoint.state_dict_loader import load as read_shards
 from torch.distributed.checkpoint.state_dict_saver import save as write_shards
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.futures import Future
-from torch.optim import Optimizer
 
-from dynabound._dtensor import cut
+from dynabound._files import open_regular
 from dynabound.lab import distributed
-from dynabound.lab.checkpoints import file as checkpoint
-from dynabound.lab.checkpoints.file import DamagedError
-from dynabound.lab.errors import LabError
+from dynabound.lab.checkpoints import file
+from dynabound.lab.errors import DamagedError, LabError
 
-__all__ = ["STATE", "load", "place", "read", "save", "shard"]
+__all__ = ["STATE", "load", "read_file", "save"]
 
 STATE = "state.pt"
 """The file of what is not sharded."""
@@ -55,36 +52,6 @@ class _Place(NamedTuple):
     length: int
     digest: str
     transform_descriptors: None = None
-
-
-def shard(model: nn.Module, device: torch.device) -> DeviceMesh:
-    """Leave each process its part of every parameter; block by block, because that is what is whole at a time."""
-    # Nobody writes into the logits, which is what this warns of.
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
-    mesh = init_device_mesh(device.type, (distributed.count(),))
-    for block in getattr(model, "blocks", model.children()):
-        if next(block.parameters(), None) is not None:
-            fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return mesh
-
-
-def place(
-    model_state: dict[str, Any], optimizer_state: dict[str, Any], model: nn.Module, optimizer: Optimizer
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two states with every whole tensor cut into shards as its parameter is; all processes call this."""
-    own = model.state_dict()
-    params = [param for group in optimizer.param_groups for param in group["params"]]
-    entries = {
-        index: {key: _cut(value, params[index]) for key, value in entry.items()}
-        for index, entry in optimizer_state["state"].items()
-    }
-    tensors = {name: _cut(tensor, own[name]) for name, tensor in model_state.items()}
-    return tensors, {**optimizer_state, "state": entries}
-
-
-def _cut(value: Any, like: Tensor) -> Any:
-    return cut(value.to(like.device), like) if isinstance(value, Tensor) and value.shape == like.shape else value
 
 
 def save(folder: Path, state: dict[str, Any], commit: Callable[[dict[str, Any]], None]) -> None:
@@ -115,7 +82,7 @@ def load(folder: Path, mesh: DeviceMesh | None = None) -> dict[str, Any]:
 
     With a mesh all its processes call this and each reads its part; without, one process reads all, to the CPU.
     """
-    state = read(folder / STATE, mesh, lambda state: _verify(folder, state, mesh))
+    state = read_file(folder / STATE, mesh, lambda state: _verify(folder, state, mesh))
     index = state.pop("shards")
     tensors = {_name(entry["path"]): _empty(entry, mesh) for entry in index}
     with warnings.catch_warnings():
@@ -133,15 +100,14 @@ def load(folder: Path, mesh: DeviceMesh | None = None) -> dict[str, Any]:
     return state
 
 
-def read(
+def read_file(
     path: Path, mesh: DeviceMesh | None, verify: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The state in a file, which each of the mesh's processes reads; what is wrong for one of them is so for all."""
-    state, digest, fault = {}, "", None
+    """The state in a file, which each of the mesh's processes reads; a fault of one of them is raised in all."""
+    state: dict[str, Any] = {}
+    digest, fault = "", None
     try:
-        contents = path.read_bytes()
-        digest = hashlib.sha256(contents).hexdigest()
-        state = checkpoint.decode(contents)
+        state, digest = file.read(path)
         verify(state)
     except (OSError, DamagedError) as error:
         fault = str(error)
@@ -150,7 +116,7 @@ def read(
         if fault:
             raise DamagedError(fault)
     if len(set(answers)) > 1:
-        raise LabError(f"{path}: is not the same for all processes; --out must be a folder that they share")
+        raise LabError(f"{path}: differs between processes; --out must be a folder that they share")
     return state
 
 
@@ -243,16 +209,16 @@ def _first(error: CheckpointException) -> BaseException:
 def _verify(folder: Path, state: dict[str, Any], mesh: DeviceMesh | None) -> None:
     """Look at the files of the shards: this process's share of them, if it is not alone."""
     digests = {place[0]: place[3] for entry in state["shards"] for _, _, place in entry["chunks"]}
-    first, step = (0, 1) if mesh is None else (distributed.rank(), distributed.count())
+    first, step = (0, 1) if mesh is None else (distributed.rank(), distributed.world_size())
     for name in sorted(digests)[first::step]:
         if Path(name).name != name or _digest(folder / name) != digests[name]:
-            raise DamagedError(f"the checksum of {name} does not fit")
+            raise DamagedError(f"the checksum of {name} does not match")
 
 
 def _digest(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
+    with open(open_regular(path), "rb") as opened:
+        while piece := opened.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
 

@@ -8,19 +8,17 @@ scale. A run that diverged is worse than one that did not.
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
 
-from dynabound.lab.report.results import Curve, mean
+from dynabound.lab.report.learning_rates import RateEvolution, SampledRates
+from dynabound.lab.report.results import Curve
+from dynabound.lab.report.statistics import mean, welch_margin
 from dynabound.lab.studies.recipes import REFERENCE
 
-__all__ = ["CLAIMS", "NOT_REPRODUCED", "REPRODUCED", "UNDECIDED", "Check", "better", "overall"]
+__all__ = ["CLAIMS", "NOT_REPRODUCED", "REPRODUCED", "UNDECIDED", "Check", "Evidence", "better", "overall"]
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "not decided at this scale"
-_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""Student's 97.5 % points by degrees of freedom."""
 _SAME = 2.0
 """Percentage points of test accuracy: what lies no further apart is "almost the same"."""
 _NEAR = 99.0
@@ -44,21 +42,6 @@ def overall(checks: list[Check]) -> str:
     return REPRODUCED if verdicts == {REPRODUCED} else UNDECIDED
 
 
-def _error(a: list[float], b: list[float]) -> float:
-    """What chance may do to the difference of two means: t standard errors, infinite where nothing is known of it.
-
-    Seeds that agree to the last digit do so by coincidence: the other method's spread then stands in for theirs.
-    """
-    if min(len(a), len(b)) < 2:
-        return math.inf
-    variances = [statistics.variance(values) for values in (a, b)]
-    if not any(variances):
-        return math.inf
-    x, y = ((variance or max(variances)) / len(values) for variance, values in zip(variances, (a, b), strict=True))
-    freedom = (x + y) ** 2 / (x**2 / (len(a) - 1) + y**2 / (len(b) - 1))
-    return _T[min(int(freedom + 1e-9), len(_T) - 1)] * math.sqrt(x + y)
-
-
 def _judge(difference: float, error: float, margin: float = 0.0) -> str:
     if difference - error > margin:
         return REPRODUCED
@@ -79,12 +62,23 @@ def better(claim: str, a: Curve, b: Curve, values: Callable[[Curve], list[float]
         diverged = " and ".join(curve.row.label for curve in (a, b) if curve.diverged)
         verdict = UNDECIDED if a.diverged and b.diverged else NOT_REPRODUCED if a.diverged else REPRODUCED
         return Check(claim, f"{names}; {diverged} diverged", verdict)
-    difference, error = (mean(x) - mean(y)) * (-1 if a.spec.text else 1), _error(x, y)
+    difference, error = (mean(x) - mean(y)) * (-1 if a.spec.text else 1), welch_margin(x, y)
     margin = f"± {error:.2f}" if math.isfinite(error) else "of single runs"
     return Check(claim, f"{names}: {difference:+.2f} {margin}", _judge(difference, error))
 
 
 Panels = dict[str, dict[str, Curve]]
+"""Curves by panel and label."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the claims of a study are checked against."""
+
+    panels: Panels
+    sampled: dict[str, SampledRates] = field(default_factory=dict)
+    """Learning rates at the end of training, by method."""
+    evolution: RateEvolution | None = None
 
 
 def _early(curve: Curve) -> list[float]:
@@ -109,11 +103,11 @@ def _start(where: str, methods: dict[str, Curve]) -> Check:
     near, far = ([abs(adam[seed] - other[seed]) for seed in adam if seed in other] for other in (bound, sgdm))
     if not (near and far):
         return Check(claim, f"{measured}; a run is missing", UNDECIDED)
-    return Check(claim, measured, _judge(mean(far) - mean(near), _error(far, near)))
+    return Check(claim, measured, _judge(mean(far) - mean(near), welch_margin(far, near)))
 
 
-def _mnist(panels: Panels, _: Any) -> list[Check]:
-    methods = panels["perceptron"]
+def _mnist(evidence: Evidence) -> list[Check]:
+    methods = evidence.panels["perceptron"]
     six = {name: curve for name, curve in methods.items() if name != REFERENCE}
     levels = {name: -math.inf if curve.diverged else mean(curve.final("train")) for name, curve in six.items()}
     worst = min(levels, key=lambda name: levels[name])
@@ -133,9 +127,9 @@ def _ours(
     return [better(claim.format(name), methods[name], other, values) for name in ("AdaBound", "AMSBound")]
 
 
-def _cifar10(panels: Panels, _: Any) -> list[Check]:
+def _cifar10(evidence: Evidence) -> list[Check]:
     checks = []
-    for panel, methods in panels.items():
+    for panel, methods in evidence.panels.items():
         sgdm = methods["SGDM"]
         checks.append(_start(f"{panel}: ", methods))
         checks += _ours(panel + ": {} learns faster than SGDM in the first quarter", methods, sgdm, _early)
@@ -144,18 +138,18 @@ def _cifar10(panels: Panels, _: Any) -> list[Check]:
     return checks
 
 
-def _ptb(panels: Panels, _: Any) -> list[Check]:
+def _ptb(evidence: Evidence) -> list[Check]:
     checks = []
-    for panel, methods in panels.items():
+    for panel, methods in evidence.panels.items():
         where, adam = panel[:2], methods["Adam"]
         checks.append(
             better(f"{where}: Adam learns faster than SGD in the first quarter", adam, methods["SGD"], _early)
         )
         checks.append(better(f"{where}: SGD ends better than Adam", methods["SGD"], adam))
         checks += _ours(where + ": {} ends better than Adam", methods, adam)
-    first, *_, last = panels.values()
+    first, *_, last = evidence.panels.values()
     gains = [_gains(methods["Adam"], methods["AdaBound"]) for methods in (first, last)]
-    difference, error = mean(gains[1]) - mean(gains[0]), _error(gains[1], gains[0])
+    difference, error = mean(gains[1]) - mean(gains[0]), welch_margin(gains[1], gains[0])
     margin = f" (± {error:.2f})" if math.isfinite(error) else ""
     measured = f"gain of AdaBound over Adam: L1 {_text(gains[0])} %, L3 {_text(gains[1])} %{margin}"
     verdict = UNDECIDED if math.isnan(difference) else _judge(difference, error)
@@ -182,16 +176,16 @@ def _ends(methods: dict[str, Curve]) -> tuple[Curve, Curve] | None:
     return ranked[0], min(ranked, key=lambda curve: mean(curve.final()) if curve.final() else -math.inf)
 
 
-def _bound_speed(panels: Panels, _: Any) -> list[Check]:
+def _bound_speed(evidence: Evidence) -> list[Check]:
     checks = []
-    for panel, methods in panels.items():
+    for panel, methods in evidence.panels.items():
         claim = f"{panel}: the final test accuracies for the five β lie within {_SAME:g} percentage points"
         ends = _ends(methods)
         if ends is None or not all(curve.final() for curve in ends):
             checks.append(Check(claim, "a run is missing or diverged", UNDECIDED if ends is None else NOT_REPRODUCED))
             continue
         best, worst = (curve.final() for curve in ends)
-        gap, error = mean(best) - mean(worst), _error(best, worst)
+        gap, error = mean(best) - mean(worst), welch_margin(best, worst)
         margin = f"± {error:.2f}" if math.isfinite(error) else "of single runs"
         labels = f"{ends[0].row.label} {_text(best)}, {ends[1].row.label} {_text(worst)}"
         checks.append(Check(claim, f"best {labels}: {gap:.2f} {margin}", _judge(-gap, error, -_SAME)))
@@ -204,8 +198,8 @@ def _range(methods: dict[str, Curve]) -> float:
     return max(finals) - min(finals)
 
 
-def _final_step_size(panels: Panels, _: Any) -> list[Check]:
-    sgdm, bound = panels["SGDM"], panels["AdaBound"]
+def _final_step_size(evidence: Evidence) -> list[Check]:
+    sgdm, bound = evidence.panels["SGDM"], evidence.panels["AdaBound"]
     complete = _ends(sgdm) is not None and _ends(bound) is not None
     theirs, ours = _range(sgdm), _range(bound)
     verdict = UNDECIDED if not complete else REPRODUCED if ours < theirs / 2 else NOT_REPRODUCED
@@ -218,22 +212,27 @@ def _final_step_size(panels: Panels, _: Any) -> list[Check]:
     return checks
 
 
-def _learning_rates(_: Panels, rates: dict[str, Any]) -> list[Check]:
-    if "Adam" not in rates:
+def _learning_rates(evidence: Evidence) -> list[Check]:
+    if "Adam" not in evidence.sampled:
         return [Check("Adam's rates contain tiny and huge ones", "the run is missing", UNDECIDED)]
-    adam, bound, checks = rates["Adam"], rates.get("AdaBound"), []
-    for word, share, end in (("tiny ones, below 0.01", "below", "min"), ("huge ones, above 1000", "above", "max")):
-        told = [f"{name} {100 * method[share]:.2f} % of the rates, {end} {method[end]:.2g}"
-                for name, method in (("Adam", adam), ("AdaBound", bound)) if method]  # fmt: skip
-        verdict = REPRODUCED if adam[share] else NOT_REPRODUCED
-        checks.append(Check(f"Adam's rates contain {word}", "; ".join(told), verdict))
-    return checks
+    adam, found = evidence.sampled["Adam"], evidence.sampled.items()
+    tiny = (f"{name} {100 * rates.below:.2f} % of the rates, min {rates.min:.2g}" for name, rates in found)
+    huge = (f"{name} {100 * rates.above:.2f} % of the rates, max {rates.max:.2g}" for name, rates in found)
+    return [
+        Check("Adam's rates contain tiny ones, below 0.01", "; ".join(tiny), _verdict(adam.below > 0)),
+        Check("Adam's rates contain huge ones, above 1000", "; ".join(huge), _verdict(adam.above > 0)),
+    ]
 
 
-def _rate_evolution(_: Panels, rates: dict[str, Any]) -> list[Check]:
-    checks = []
-    for layer, series in rates.get("layers", {}).items():
-        final = rates["final_lr"]
+def _verdict(holds: bool) -> str:
+    return REPRODUCED if holds else NOT_REPRODUCED
+
+
+def _rate_evolution(evidence: Evidence) -> list[Check]:
+    if evidence.evolution is None:
+        return [Check("the rates rise, then fall towards α*", "the run is missing", UNDECIDED)]
+    checks, final = [], evidence.evolution.final_lr
+    for layer, series in evidence.evolution.layers.items():
         for name in ("max", "median"):
             values = series[name]
             peak = max(values)
@@ -241,16 +240,16 @@ def _rate_evolution(_: Panels, rates: dict[str, Any]) -> list[Check]:
             ends = abs(math.log10(values[-1] / final)) < abs(math.log10(peak / final))
             falls = when < len(values) / 2 and values[-1] < peak and ends
             measured = f"{values[0]:.3g} at first, {peak:.3g} at epoch {when}, {values[-1]:.3g} at the end"
-            verdict = REPRODUCED if falls else NOT_REPRODUCED
-            if falls and when == 1:  # the rates are told at the end of each epoch
+            verdict = _verdict(falls)
+            if falls and when == 1:  # rates are recorded at the end of each epoch
                 measured, verdict = f"{measured}; a rise within the first epoch is not seen", UNDECIDED
             checks.append(
                 Check(f"{layer}: the {name} rate rises, then falls towards α* = {final:g}", measured, verdict)
             )
-    return checks or [Check("the rates rise, then fall towards α*", "the run is missing", UNDECIDED)]
+    return checks
 
 
-CLAIMS: dict[str, Callable[[Panels, Any], list[Check]]] = {
+CLAIMS: dict[str, Callable[[Evidence], list[Check]]] = {
     "learning-rates": _learning_rates,
     "mnist": _mnist,
     "cifar10": _cifar10,
@@ -259,4 +258,4 @@ CLAIMS: dict[str, Callable[[Panels, Any], list[Check]]] = {
     "final-step-size": _final_step_size,
     "rate-evolution": _rate_evolution,
 }
-"""From a study to its checks: a function of its curves by panel and label, and of its learning rates."""
+"""The claims of each study."""

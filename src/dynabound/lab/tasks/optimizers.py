@@ -6,6 +6,7 @@ import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cache, lru_cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
 
-__all__ = ["OPTIMIZERS", "OptimizerError", "build", "check", "default_lr", "default_weight_decay"]
+__all__ = ["OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr", "default_weight_decay"]
 
 
 class OptimizerError(LabError, ValueError):
@@ -89,6 +90,8 @@ def build(
     if weight_decay or "weight_decay" in allowed:  # 0 means 0, whatever the class thinks
         arguments["weight_decay"] = weight_decay
     if name == "sgdm-dampened":
+        if "dampening" in arguments:
+            raise OptimizerError("opt dampening: sgdm-dampened sets it to the momentum; leave it out, or use sgdm")
         arguments["dampening"] = arguments["momentum"]
     if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
         known = [option for option in allowed if option != "params"]
@@ -102,21 +105,53 @@ def build(
         raise OptimizerError(f"optimizer={name!r}: {error}") from error
 
 
+@cache
+def _float_options(name: str) -> frozenset[str]:
+    """The options of a known method whose default is a float, or a tuple of floats."""
+    if name not in OPTIMIZERS:
+        return frozenset()
+    defaults = {key: value.default for key, value in inspect.signature(OPTIMIZERS[name].cls).parameters.items()}
+    return frozenset(key for key, value in defaults.items() if isinstance(value, (float, tuple)))
+
+
+def canonical(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` with every number in one form: where a method takes floats, 1 is 1.0.
+
+    >>> canonical("adabound", {"final_lr": 1, "amsbound": True})
+    {'final_lr': 1.0, 'amsbound': True}
+    """
+    floats = _float_options(name)
+    return {key: _as_float(value) if key in floats else value for key, value in options.items()}
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_as_float, value))
+    return float(value) + 0.0 if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
 def check(name: str, lr: float, weight_decay: float, options: Mapping[str, Any]) -> None:
     """Raise what :func:`build` would, as far as that can be known without importing a foreign module."""
     if ":" not in name:
-        build(name, [Parameter(torch.zeros(1))], lr, weight_decay, options)
+        _check_known(name, lr, weight_decay, tuple(options.items()))
     elif not all(name.partition(":")[::2]):
         raise OptimizerError(f"optimizer={name!r}: must be module:Class, such as torch.optim:RAdam")
+
+
+@lru_cache(maxsize=1024)
+def _check_known(name: str, lr: float, weight_decay: float, options: tuple[tuple[str, Any], ...]) -> None:
+    """Build the optimizer once per combination of values: a plan makes hundreds of specs that share a few."""
+    build(name, [Parameter(torch.zeros(1))], lr, weight_decay, dict(options))
 
 
 def _import(name: str) -> type[Optimizer]:
     module, _, attribute = name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+    except Exception as error:  # a foreign module may raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise OptimizerError(
-            f"optimizer={name!r}: cannot be imported ({error}); must be an importable module:Class"
+            f"optimizer={name!r}: cannot be imported ({reason}); must be an importable module:Class"
         ) from None
     if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
         raise OptimizerError(

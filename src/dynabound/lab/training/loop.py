@@ -1,4 +1,4 @@
-"""The training loop of one run, and all of its state: what a checkpoint has to hold is defined here."""
+"""The training loop of one run and all of its state: this defines what a checkpoint contains."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dynabound import bounds
-from dynabound._dtensor import whole
+from dynabound._dtensor import full_tensor
 from dynabound.lab import distributed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import models, optimizers
-from dynabound.lab.tasks.batches import Batch, deal_again, make_batches, mix
-from dynabound.lab.tasks.datasets import Data, Images, Text
+from dynabound.lab.tasks.datasets import Data, Images
+from dynabound.lab.training.batches import Batch, make_batches, mix, redistribute
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["DivergedError", "Training", "build_model"]
+__all__ = ["DivergedError", "Training"]
 
 # A GPU must not wait for Python to read a loss, nor ranks for each other, at every step.
 _READ_EVERY = 16
@@ -35,20 +35,8 @@ class DivergedError(Exception):
     """The loss is no longer finite; the argument is the step."""
 
 
-def build_model(spec: RunSpec, data: Data) -> nn.Module:
-    """The spec's model, with the inputs and outputs that the data asks for."""
-    fields = spec.to_dict()
-    if isinstance(data, Text):
-        return models.LanguageModel(data.vocabulary, fields["hidden"], fields["layers"], fields["dropout"])
-    _, channels, height, width = data.train[0].shape
-    if spec.model == "perceptron":
-        return models.Perceptron(channels * height * width, fields["hidden"], data.classes)
-    cls = models.ResNet34 if spec.model == "resnet34" else models.DenseNet121
-    return cls(data.classes, channels, fields["width"])
-
-
 class Training:
-    """A run in memory. Deterministic: from equal states follow equal states.
+    """A run in memory. Deterministic: equal states lead to equal states.
 
     With ``fsdp`` each rank has a part of every parameter, otherwise all of it.
     """
@@ -56,24 +44,24 @@ class Training:
     def __init__(self, spec: RunSpec, data: Data, device: torch.device, fsdp: bool = False) -> None:
         self.spec, self.device = spec, device
         torch.manual_seed(spec.seed)
-        self.model = build_model(spec, data)
+        self.model = models.build(spec.model, spec.to_dict(), data)
         self.mesh: DeviceMesh | None = None
         if fsdp:
-            from dynabound.lab.checkpoints import sharded  # takes seconds to import
+            from dynabound.lab.training import fsdp as sharding  # takes seconds to import
 
-            self.mesh = sharded.shard(self.model, device)
+            self.mesh = sharding.shard(self.model, device)
         else:
             self.model.to(device)
         self.optimizer = optimizers.build(
             spec.optimizer, self.model.parameters(), spec.lr, spec.weight_decay, spec.options
         )
-        self.batches = make_batches(data, spec, device, distributed.rank(), distributed.count())
+        self.batches = make_batches(data, spec, device, distributed.rank(), distributed.world_size())
         self._forward: nn.Module = self.model
-        if distributed.count() > 1 and not fsdp:
+        if distributed.world_size() > 1 and not fsdp:
             self._forward = DistributedDataParallel(self.model)
-        if distributed.count() > 1:
-            torch.manual_seed(spec.seed + distributed.rank())  # another dropout on each
-        alone = device.type == "cpu" and distributed.count() == 1
+        if distributed.world_size() > 1:
+            torch.manual_seed(spec.seed + distributed.rank())  # different dropout on each rank
+        alone = device.type == "cpu" and distributed.world_size() == 1
         self._read_every = 1 if alone else _READ_EVERY
         self._correct = isinstance(data, Images)
         self._carry: models.Carry | None = None
@@ -83,7 +71,7 @@ class Training:
         self.metrics: list[dict[str, Any]] = []
 
     def train_epoch(self) -> Iterator[None]:
-        """Train to the end of the epoch, handing over wherever the run could be saved.
+        """Train to the end of the epoch, and yield wherever the run could be saved.
 
         Raises DivergedError at the first loss that is not finite.
         """
@@ -106,9 +94,9 @@ class Training:
 
     def _step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         loss, correct = self._loss(self._forward, batch)
-        if distributed.count() > 1:
-            # The gradient is the mean over ranks, each as heavy as the other; their shares of the batch may differ.
-            loss = loss * (distributed.count() * batch.y.numel() / batch.size)
+        if distributed.world_size() > 1:
+            # The gradient is the mean over ranks with equal weights, while their parts of the batch may differ in size.
+            loss = loss * (distributed.world_size() * batch.y.numel() / batch.size)
         torch.autograd.backward(loss)
         if self.spec.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.spec.clip)
@@ -130,14 +118,14 @@ class Training:
         return loss, correct
 
     def _read(self, pending: list[tuple[Tensor, Tensor, int]]) -> None:
-        """Add up the losses of the last steps, over all ranks: there each is the rank's part of the mean."""
+        """Sum the losses of the last steps over all ranks; each is the rank's part of the mean."""
         values = torch.stack([torch.stack([loss.float(), correct.to(loss)]) for loss, correct, _ in pending])
-        losses, corrects = distributed.add_up(values).t().tolist()
+        losses, corrects = distributed.all_reduce_sum(values).t().tolist()
         first = self.step - len(pending) + 1
         for number, (loss, correct, (_, _, size)) in enumerate(zip(losses, corrects, pending, strict=True)):
             if not math.isfinite(loss):
                 raise DivergedError(first + number)
-            self.sums[0] += loss / distributed.count() * size
+            self.sums[0] += loss / distributed.world_size() * size
             self.sums[1] += correct
             self.sums[2] += size
 
@@ -152,18 +140,18 @@ class Training:
             if size:
                 sums += torch.tensor([loss.item() * size, correct.item(), size], dtype=torch.float64)
         self._carry = None
-        totals = distributed.add_up(sums.to(self.device if self.device.type == "cuda" else "cpu")).tolist()
+        totals = distributed.all_reduce_sum(sums.to(self.device if self.device.type == "cuda" else "cpu")).tolist()
         return totals[0] / totals[2], totals[1] / totals[2]
 
     def finish_epoch(self) -> dict[str, Any]:
-        """Evaluate, and turn to the next epoch; the metrics of the one that ended.
+        """Evaluate and start the next epoch; return the metrics of the one that ended.
 
         Raises DivergedError if a held-out loss is not finite.
         """
         started = time.perf_counter()
         loss, correct, targets = self.sums
         metrics: dict[str, Any] = {"epoch": self.epoch, "step": self.step}
-        distributed.share_buffers(self.model)
+        distributed.broadcast_buffers(self.model)
         self.model.eval()
         results = {"train": (loss / targets, correct / targets)}
         results |= {split: self._evaluate(split) for split in self.batches.splits}
@@ -181,7 +169,7 @@ class Training:
         return metrics
 
     def state(self) -> dict[str, Any]:
-        """All that the future depends on. To be called by all ranks; each has dropout and carried words of its own."""
+        """Everything the rest of the run depends on. All ranks call this: each has its own random state."""
         local = {"random": _random_states(self.device), "carry": self._carry}
         return {
             **{name: getattr(self, name) for name in _POSITION},
@@ -191,15 +179,15 @@ class Training:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on where ``state`` was taken, by whichever number of ranks."""
+        """Resume from ``state``, which any number of ranks may have saved."""
         for name in _POSITION:
             setattr(self, name, state[name])
         self._restore_local(state["ranks"])
         tensors = state["model"], state["optimizer"]
         if self.mesh is not None:
-            from dynabound.lab.checkpoints import sharded
+            from dynabound.lab.training.fsdp import shard_states
 
-            tensors = sharded.place(*tensors, self.model, self.optimizer)
+            tensors = shard_states(*tensors, self.model, self.optimizer)
         self.model.load_state_dict(tensors[0])
         self.optimizer.load_state_dict(tensors[1])
 
@@ -208,11 +196,11 @@ class Training:
         hidden, cell = ([carry[place] for carry in carries] for place in (0, 1))
         self._carry = None
         if carries:
-            mine = distributed.rank(), distributed.count()
-            self._carry = deal_again(hidden, *mine).to(self.device), deal_again(cell, *mine).to(self.device)
-        if len(parts) == distributed.count():
+            mine = distributed.rank(), distributed.world_size()
+            self._carry = redistribute(hidden, *mine).to(self.device), redistribute(cell, *mine).to(self.device)
+        if len(parts) == distributed.world_size():
             _set_random_states(self.device, parts[distributed.rank()]["random"])
-        else:  # there is no going on with the dropout of ranks that are no more
+        else:  # the dropout of a different number of ranks cannot be continued
             torch.manual_seed(mix(self.spec.seed, distributed.rank(), self.step))
 
 
@@ -220,7 +208,7 @@ _POSITION = ("epoch", "index", "step", "seconds", "sums", "metrics")
 
 
 def perplexity(loss: float) -> float:
-    """exp(loss), but never beyond what JSON can hold."""
+    """exp(loss), limited to what JSON can represent."""
     return math.exp(min(loss, 700.0))
 
 
@@ -233,7 +221,7 @@ def _random_states(device: torch.device) -> list[Tensor]:
 
 def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
-    if device.type != "cpu" and len(states) > 1:  # it may have been begun on a CPU
+    if device.type != "cpu" and len(states) > 1:  # the run may have started on a CPU
         getattr(torch, device.type).set_rng_state(states[1])
 
 
@@ -248,15 +236,15 @@ def _bounds(optimizer: torch.optim.Optimizer, step: int) -> dict[str, float | No
 
 
 def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[float]]:
-    """For each layer the least, 5%, median, 95% and greatest learning rate of the last step.
+    """For each layer the minimum, 5%, median, 95% and maximum learning rate of the last step.
 
-    From the optimizer's state alone, so that nothing about it needs to be in a checkpoint.
+    Computed from the optimizer's state alone, so that checkpoints need not contain it.
     """
     from dynabound.lens import effective_lr
 
     shares = torch.tensor([0.0, 0.05, 0.5, 0.95, 1.0])
     layers = {}
     for name, param in model.named_parameters():
-        rates = whole(effective_lr(optimizer, param)).float().flatten().cpu().sort().values
+        rates = full_tensor(effective_lr(optimizer, param)).float().flatten().cpu().sort().values
         layers[name] = rates[(shares * (len(rates) - 1)).round().long()].tolist()
     return layers

@@ -1,6 +1,6 @@
 """Batches: which examples, in which order, how augmented. All a pure function of the seed and the epoch.
 
-So a run that goes on in the middle of an epoch, or on several machines, draws what it would have drawn.
+So a run that is resumed in the middle of an epoch, or by several processes, sees the batches it would have seen.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks.datasets import Data, Images, Text
 
-__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "deal_again", "make_batches"]
+__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "make_batches", "redistribute"]
 
 _PAD = 4
 _EVAL_IMAGES = 500
@@ -25,7 +25,7 @@ _EVAL_COLUMNS = 10
 
 
 class Batch(NamedTuple):
-    """A rank's share of a batch."""
+    """A rank's part of a batch."""
 
     x: Tensor
     y: Tensor
@@ -43,7 +43,7 @@ def make_batches(
 
 
 class ImageBatches:
-    """Shuffled images, normalised per channel, and cropped and flipped at random where the data set is so trained.
+    """Shuffled images, normalised per channel; cropped and flipped at random if the data set asks for it.
 
     A last batch of fewer than two images per rank is left out: batch normalisation cannot use it.
     """
@@ -86,7 +86,7 @@ class ImageBatches:
             yield Batch(x, y, chosen.stop - chosen.start)
 
     def evaluation(self, split: str) -> Iterator[Batch]:
-        """The test images, in order; as many batches for every rank, of which the last may be empty."""
+        """The test images, in order; equally many batches for every rank, of which the last may be empty."""
         images, labels = self._test
         for index in range(self._test_batches):
             chosen = slice(index * _EVAL_IMAGES, (index + 1) * _EVAL_IMAGES)
@@ -94,7 +94,7 @@ class ImageBatches:
 
 
 class TextBatches:
-    """A stream of words cut into columns that are read side by side, ``bptt`` rows at a time.
+    """A stream of words split into columns that are read in parallel, ``bptt`` rows at a time.
 
     The target of a word is the next one in its column, so that the state is carried from batch to batch.
     """
@@ -120,7 +120,7 @@ class TextBatches:
         self.steps = -(-(len(self._streams["train"]) - 1) // self._rows)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The training batches from number ``start`` on: a text has but one order."""
+        """The training batches from number ``start`` on: a text has only one order."""
         return self._read("train", start)
 
     def evaluation(self, split: str) -> Iterator[Batch]:
@@ -134,10 +134,10 @@ class TextBatches:
             yield Batch(stream[first : first + len(y)], y, len(y) * self._widths[split])
 
 
-def deal_again(parts: list[Tensor], rank: int, ranks: int) -> Tensor:
-    """A rank's columns (dimension 1) of a tensor whose columns were dealt to other ranks, or to as many.
+def redistribute(parts: list[Tensor], rank: int, ranks: int) -> Tensor:
+    """A rank's columns (dimension 1) of a tensor whose columns were distributed over another number of ranks.
 
-    >>> deal_again([torch.tensor([[0, 2]]), torch.tensor([[1]])], rank=0, ranks=1)
+    >>> redistribute([torch.tensor([[0, 2]]), torch.tensor([[1]])], rank=0, ranks=1)
     tensor([[0, 1, 2]])
     """
     whole = parts[0].new_empty(len(parts[0]), sum(part.shape[1] for part in parts), *parts[0].shape[2:])
@@ -147,7 +147,7 @@ def deal_again(parts: list[Tensor], rank: int, ranks: int) -> Tensor:
 
 
 def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor) -> Tensor:
-    """Pad images with 4 black pixels, cut the original size out at ``corners``, mirror those that ``flips`` says.
+    """Pad images by 4 black pixels, crop the original size at ``corners``, and mirror where ``flips`` is true.
 
     >>> image = torch.arange(4.0).reshape(1, 1, 2, 2)
     >>> crop_and_flip(image, torch.tensor([[4, 4]]), torch.tensor([True]))
@@ -161,12 +161,12 @@ def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor) -> Tensor:
 
 
 def mix(*numbers: int) -> int:
-    """One seed out of several numbers, without a pattern between neighbours."""
+    """One seed from several numbers, without a pattern between neighbours."""
     return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:4], "big")
 
 
 def _statistics(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Each channel's mean and 1/deviation, from sums of integers, which are exact whatever adds them up."""
+    """Each channel's mean and 1/deviation, from integer sums, which are exact in any order of summation."""
     values = torch.arange(256, dtype=torch.float64)
     moments = []
     for channel in range(x.shape[1]):

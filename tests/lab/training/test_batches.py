@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.tasks import batches as module
-from dynabound.lab.tasks.batches import crop_and_flip, deal_again, make_batches
 from dynabound.lab.tasks.datasets import Images, Text, load
+from dynabound.lab.training import batches as module
+from dynabound.lab.training.batches import crop_and_flip, make_batches, redistribute
 
 CPU = torch.device("cpu")
 
@@ -89,7 +89,7 @@ def test_columns_are_dealt_again_as_if_there_had_always_been_so_many_ranks(befor
     whole = torch.arange(2 * columns * 3).view(2, columns, 3)
     parts = [whole[:, rank::before] for rank in range(before)]
     for rank in range(after):
-        assert torch.equal(deal_again(parts, rank, after), whole[:, rank::after])
+        assert torch.equal(redistribute(parts, rank, after), whole[:, rank::after])
 
 
 def test_more_ranks_than_images_in_a_batch_are_refused():
