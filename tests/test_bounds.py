@@ -1,5 +1,6 @@
 """The bound functions and their certificate against exact arithmetic."""
 
+import json
 import math
 import re
 from decimal import Decimal, getcontext
@@ -8,8 +9,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from dynabound import bounds
+from dynabound.cli import app
 
 getcontext().prec = 60
 ONE = Decimal(1)
@@ -142,3 +145,27 @@ def test_a_bound_function_that_returns_nonsense(pair):
 def test_certificate_refuses_bad_numbers(name, value):
     with pytest.raises(ValueError, match=f"{name}="):
         bounds.certificate(lambda t: (1.0, 1.0), **{name: value})
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["bounds", *map(str, arguments)], terminal_width=200)
+
+
+def test_the_command_says_what_the_guarantee_needs():
+    text = command("--certificate").output
+    assert "only with the following, M = 20010, R∞ = 100.1" in text
+    for needed in ("α/√t (sqrt_decay=True)", "bounded set", "β₁ₜ that decays"):
+        assert needed in text
+    assert "better than the trivial bound D·G·T from T = 1.6e+09 on" in text
+    found = json.loads(command("--json").output)["certificate"]
+    assert found["guaranteed"] is True
+    assert found["useful_from"] == pytest.approx(1.61e9, rel=0.01)
+    assert len(found["needs"]) == 3
+
+
+@pytest.mark.parametrize(("option", "value"), [("--final-lr", 1e308), ("--final-lr", 1e-308), ("--gamma", 1e-320)])
+def test_the_command_refuses_bounds_that_overflow(option, value, tmp_path):
+    result = command(option, value, "--out", tmp_path / "new")
+    assert result.exit_code == 2
+    assert "the bounds overflow" in " ".join(result.output.split())
+    assert not (tmp_path / "new").exists()
