@@ -1,22 +1,28 @@
 """AdaBound and AMSBound for PyTorch, and the laboratory that shows what they do."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from dynabound._version import __version__
 
 if TYPE_CHECKING:
     from dynabound.optim import AdaBound, AdaBoundW, AMSBound
+    from dynabound.tuning import Suggestion, final_lr_from_adam, final_lr_from_sgd, suggest
 
-__all__ = ["AMSBound", "AdaBound", "AdaBoundW", "__version__"]
+__all__ = ["AMSBound", "AdaBound", "AdaBoundW", "Suggestion", "__version__", "final_lr_from_adam", "final_lr_from_sgd",
+           "suggest"]  # fmt: skip
+
+_MODULES = {
+    **dict.fromkeys(("AMSBound", "AdaBound", "AdaBoundW"), "optim"),
+    **dict.fromkeys(("Suggestion", "final_lr_from_adam", "final_lr_from_sgd", "suggest"), "tuning"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Import the optimizers, and torch with them, when the first one is used."""
-    if name not in __all__:
+    """Import a public name, and torch with it, when it is first used."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from dynabound import optim
-
-    return getattr(optim, name)
+    return getattr(import_module(f"dynabound.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
