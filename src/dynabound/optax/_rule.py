@@ -13,6 +13,7 @@ import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from dynabound import bounds as bound_functions
+from dynabound._hyperparameters import check
 from dynabound.bounds import Bounds
 
 __all__ = ["Rule", "ScaleByAdaBoundState", "Scalars", "at", "scale_by_adabound"]
@@ -37,7 +38,7 @@ class Scalars(NamedTuple):
     step_size: Any  # α, with the bias corrections, over √t under sqrt_decay
     lower: Any  # η_l(t)
     upper: Any  # η_u(t)
-    b1: Any  # β₁ₜ
+    b1: Any  # β₁ₜ; the number itself where it is constant
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,10 @@ class Rule:
 
     def __post_init__(self) -> None:
         bound_functions.check(self.bounds)
-        for name, (legal, allowed) in _NUMBERS.items():
-            value = getattr(self, name)
-            if isinstance(value, Real) and not legal(float(value)):
-                raise ValueError(f"{name}={value!r}: must be {allowed}")
-        if isinstance(self.beta1_decay, str) and self.beta1_decay != "harmonic":
-            raise ValueError(f"beta1_decay={self.beta1_decay!r}: must be {_NUMBERS['beta1_decay'][1]}")
+        check("rate", learning_rate=self.learning_rate, final_learning_rate=self.final_learning_rate, eps=self.eps)
+        check("beta", b1=self.b1, b2=self.b2)
+        check("positive", gamma=self.gamma)
+        check("decay", beta1_decay=self.beta1_decay)
 
     def scalars(self, count: Any, dtype: Any) -> Scalars:
         """The scalars of the update that follows ``count`` others, for parameters computed in ``dtype``."""
@@ -83,13 +82,15 @@ class Rule:
         if self.sqrt_decay:
             root = jnp.sqrt(t)
             step_size, lower, upper = step_size / root, lower / root, upper / root
-        return Scalars(*(jnp.asarray(value, dtype) for value in (step_size, lower, upper, b1)))
+        return Scalars(*(jnp.asarray(value, dtype) for value in (step_size, lower, upper)), b1)
 
     def _first_moment(self, t: Any) -> tuple[Any, Any]:
         """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
         product = t * _log(self.b1)
         if isinstance(self.beta1_decay, str):  # "harmonic"
             return self.b1 / t, -jnp.expm1(product - jax.scipy.special.gammaln(t + 1))
+        if isinstance(self.beta1_decay, Real) and self.beta1_decay == 1:
+            return self.b1, -jnp.expm1(product)
         b1 = self.b1 * jnp.power(self.beta1_decay, t - 1)
         return b1, -jnp.expm1(product + _log(self.beta1_decay) * t * (t - 1) / 2)
 
@@ -97,19 +98,6 @@ class Rule:
         """The rates before the bounds: α/(√v + ε)."""
         # The smallest normal number is lost against any √v but 0; it keeps 0/0 and the derivative of √0 from being NaN.
         return s.step_size / (jnp.sqrt(jnp.maximum(nu, jnp.finfo(nu.dtype).tiny)) + self.eps)
-
-
-_FINITE = (lambda x: 0 <= x < math.inf, "a finite number >= 0")
-_BETA = (lambda x: 0 <= x < 1, "a number in [0, 1)")
-_NUMBERS: dict[str, Any] = {
-    "learning_rate": (_FINITE[0], f"{_FINITE[1]}, or a schedule"),
-    "b1": _BETA,
-    "b2": _BETA,
-    "eps": _FINITE,
-    "final_learning_rate": (_FINITE[0], f"{_FINITE[1]}, or a schedule"),
-    "gamma": (lambda x: 0 < x < math.inf, "a finite number > 0"),
-    "beta1_decay": (lambda x: 0 < x <= 1, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)"),
-}
 
 
 def at(value: optax.ScalarOrSchedule, count: Any) -> Any:
