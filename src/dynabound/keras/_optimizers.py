@@ -174,7 +174,8 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         """Update one variable and its moments."""
         s = learning_rate if isinstance(learning_rate, Scalars) else self._scalars(learning_rate)
         dtype = _compute_dtype(variable)
-        s = Scalars(*(ops.cast(value, dtype) for value in s))
+        # A Python number as it is: ops.cast would round it to Keras's floatx on the way.
+        s = Scalars(*(value if isinstance(value, float) else ops.cast(value, dtype) for value in s))
         gradient = ops.cast(ops.convert_to_tensor(gradient, sparse=False), dtype)
         index = self._get_variable_index(variable)
         m, v = self._first_moments[index], self._second_moments[index]
