@@ -12,5 +12,7 @@ import pytest
 def test_keras(backend):
     folder = Path(__file__).parent / "backend"
     command = [sys.executable, "-m", "pytest", "-q", str(folder)]
-    run = subprocess.run(command, env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        command, env={**os.environ, "KERAS_BACKEND": backend}, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stdout[-20_000:] + run.stderr[-5_000:]

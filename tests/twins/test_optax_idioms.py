@@ -1,4 +1,4 @@
-"""dynabound.optax in Optax's own idioms: transformations of JAX, wrappers of Optax, checkpoints, dtypes, convergence."""
+"""dynabound.optax in Optax's own idioms: JAX's transformations, wrappers, checkpoints, dtypes, convergence."""
 
 import functools
 import inspect
@@ -25,7 +25,9 @@ PARAMS = {"a": jnp.arange(6.0).reshape(2, 3) / 3 - 0.7, "b": (jnp.array([0.3, -1
 
 
 def loss(params):
-    return sum(jnp.sum((leaf - 0.5) ** 2 * (1 + jnp.arange(leaf.size).reshape(leaf.shape))) for leaf in jax.tree.leaves(params))
+    return sum(
+        jnp.sum((leaf - 0.5) ** 2 * (1 + jnp.arange(leaf.size).reshape(leaf.shape))) for leaf in jax.tree.leaves(params)
+    )
 
 
 def step(tx, params, state):
@@ -60,7 +62,9 @@ def test_jit_scan_and_vmap_change_nothing(make):
     stack = jax.tree.map(lambda leaf: jnp.stack([leaf, 2 * leaf]), PARAMS)
     both, _ = jax.jit(jax.vmap(lambda params: train(tx, params=params)))(stack)
     assert_same(jax.tree.map(lambda leaf: leaf[0], both), wanted)
-    assert_same(jax.tree.map(lambda leaf: leaf[1], both), train(tx, params=jax.tree.map(lambda leaf: 2 * leaf, PARAMS))[0])
+    assert_same(
+        jax.tree.map(lambda leaf: leaf[1], both), train(tx, params=jax.tree.map(lambda leaf: 2 * leaf, PARAMS))[0]
+    )
 
 
 def test_shard_map_and_pmap():

@@ -75,7 +75,9 @@ def optax_losses(kind):
             x = images[..., None]
             for weight, shift in zip(first[::2], first[1::2], strict=True):
                 layout = ("NHWC", "HWIO", "NHWC")
-                x = jax.nn.relu(jax.lax.conv_general_dilated(x, weight, (1, 1), "VALID", dimension_numbers=layout) + shift)
+                x = jax.nn.relu(
+                    jax.lax.conv_general_dilated(x, weight, (1, 1), "VALID", dimension_numbers=layout) + shift
+                )
             x = x.mean((1, 2))
         return -jnp.mean(jnp.sum(labels * jax.nn.log_softmax(x @ kernel + bias), axis=1))
 

@@ -1,12 +1,11 @@
 """The torch tests' table of options in the words of Optax and Keras, with the float64 transcription beside it."""
 
-import math
-
 import numpy as np
+
 from cases import VARIANTS
 from reference import Reference
 
-__all__ = ["STEPS", "VARIANTS", "Reference", "follow", "gradients", "keras_options", "optax_options", "warm_up"]
+__all__ = ["STEPS", "VARIANTS", "WARM_UP", "Reference", "follow", "gradients", "keras_options", "optax_options"]
 
 STEPS = 1000
 SIZE = 12
@@ -21,9 +20,9 @@ def gradients(box=None):
     return np.clip(rng.normal(size=SIZE), *(box or (-np.inf, np.inf))), grads
 
 
-def warm_up(count, cos=math.cos, minimum=min):
-    """A schedule as a multiple of its peak, 1 at 50: from 0 up to it, and down along a cosine."""
-    return minimum(count / 50, 1.0) * (0.55 + 0.45 * cos(minimum(math.pi, math.pi * abs(count - 50) / 2000)))
+COUNTS = np.arange(STEPS + 1)
+WARM_UP = np.minimum(COUNTS / 50, 1.0) * np.where(COUNTS < 50, 1.0, 0.55 + 0.45 * np.cos((COUNTS - 50) * np.pi / 2000))
+"""A schedule as multiples of its peak, which is 1 at step 50: from 0 up to it, and down along a cosine."""
 
 
 def follow(variant, scheduled, start, grads):
@@ -31,7 +30,7 @@ def follow(variant, scheduled, start, grads):
     reference = Reference(start, **variant)
     for count, grad in enumerate(grads):
         if scheduled:
-            reference.lr = reference.base_lr * warm_up(count)
+            reference.lr = reference.base_lr * WARM_UP[count]
         before = reference.x
         after = reference.step(grad)
         if reference.lr == 0:  # nothing moves; the transcription multiplies Adam's infinite upper bound by 0
@@ -54,7 +53,7 @@ def optax_options(variant):
 
 
 def keras_options(variant):
-    """Arguments of ``dynabound.keras.AdaBound``; its weight decay is decoupled, an L2 penalty is the layers' business."""
+    """Arguments of ``dynabound.keras.AdaBound``; its weight decay is decoupled, L2 is up to the layers."""
     beta_1, beta_2 = variant.get("betas", (0.9, 0.999))
     names = {"lr": "learning_rate", "final_lr": "final_learning_rate", "eps": "epsilon", "beta1_decay": "beta_1_decay"}
     options = _renamed(variant, names)

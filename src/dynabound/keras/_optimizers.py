@@ -216,7 +216,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def _first_moment(self, t: Any) -> tuple[Any, Any]:
         """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
-        if self.beta_1_decay == "harmonic":
+        if isinstance(self.beta_1_decay, str):  # "harmonic"
             # β₁ᵗ/t! is lost against 1 from t = 20 on; Keras has no logarithm of the factorial.
             table = [1 - self.beta_1**k / math.factorial(k) for k in range(1, 21)]
             index = ops.cast(ops.minimum(t, 20) - 1, "int32")
@@ -229,8 +229,8 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
 
     def get_config(self) -> dict[str, Any]:
         """All arguments of the constructor, ``base_learning_rate`` as it was found."""
-        names = ("beta_1", "beta_2", "final_learning_rate", "gamma", "epsilon", "base_learning_rate", "amsbound")
-        names += ("bounds", "debias", "sqrt_decay", "beta_1_decay")
+        names = ["beta_1", "beta_2", "final_learning_rate", "gamma", "epsilon", "base_learning_rate", "amsbound"]
+        names += ["bounds", "debias", "sqrt_decay", "beta_1_decay"]
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
         if callable(self.bounds):
             config["bounds"] = keras.saving.serialize_keras_object(self.bounds)

@@ -30,7 +30,7 @@ def from_torch(state: Any, state_dict: Mapping[str, Any], to_params: Callable[[A
             parameters. The moments go through it as the weights do, so that renamed and transposed weights fit.
 
     Example:
-        ``state = from_torch(tx.init(params), torch_optimizer.state_dict(), lambda w: {"kernel": w[0].T, "bias": w[1]})``
+        ``state = from_torch(tx.init(params), optimizer.state_dict(), lambda w: {"kernel": w[0].T, "bias": w[1]})``
     """
     entries = [state_dict["state"].get(key, {}) for group in state_dict["param_groups"] for key in group["params"]]
     steps = {int(entry["step"]) if entry else 0 for entry in entries}
@@ -63,7 +63,7 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], from_params: Callable[[A
             in torch's order.
 
     Example:
-        ``torch_optimizer.load_state_dict(to_torch(state, torch_optimizer.state_dict(), lambda p: [p["kernel"].T, p["bias"]]))``
+        ``optimizer.load_state_dict(to_torch(state, optimizer.state_dict(), lambda p: [p["kernel"].T, p["bias"]]))``
     """
     import torch
 
@@ -76,7 +76,7 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], from_params: Callable[[A
     for name, arrays in lists.items():
         if len(arrays) != len(keys):
             raise ValueError(
-                f"from_params: it made {len(arrays)} arrays of {name}, but the torch optimizer has {len(keys)} parameters"
+                f"from_params: it made {len(arrays)} arrays of {name}, the torch optimizer has {len(keys)} parameters"
             )
     entries = {
         key: {"step": torch.tensor(int(ours.count)), **{name: torch.tensor(lists[name][i]) for name in lists}}

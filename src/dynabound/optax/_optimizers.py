@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike, DTypeLike
 
+from dynabound._hyperparameters import check
 from dynabound._schedules import peak
 from dynabound.bounds import Bounds
 from dynabound.optax._rule import at, scale_by_adabound
@@ -190,9 +191,9 @@ def follow(
                 "which is used as it is"
             )
         return final_learning_rate
-    if isinstance(base_learning_rate, Real) and not base_learning_rate > 0:
-        raise ValueError(f"base_learning_rate={base_learning_rate!r}: must be a number > 0, or None")
-    if base_learning_rate is None:
+    if base_learning_rate is not None:
+        check("positive", base_learning_rate=base_learning_rate)
+    else:
         if not callable(learning_rate):
             return final_learning_rate
         with jax.ensure_compile_time_eval():

@@ -16,7 +16,7 @@ from dynabound import bounds as bound_functions
 from dynabound._hyperparameters import check
 from dynabound.bounds import Bounds
 
-__all__ = ["Rule", "ScaleByAdaBoundState", "Scalars", "at", "scale_by_adabound"]
+__all__ = ["Rule", "Scalars", "ScaleByAdaBoundState", "at", "scale_by_adabound"]
 
 
 class ScaleByAdaBoundState(NamedTuple):
@@ -82,7 +82,7 @@ class Rule:
         if self.sqrt_decay:
             root = jnp.sqrt(t)
             step_size, lower, upper = step_size / root, lower / root, upper / root
-        return Scalars(*(jnp.asarray(value, dtype) for value in (step_size, lower, upper)), b1)
+        return Scalars(step_size, jnp.asarray(lower, dtype), jnp.asarray(upper, dtype), b1)
 
     def _first_moment(self, t: Any) -> tuple[Any, Any]:
         """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
@@ -108,7 +108,7 @@ def at(value: optax.ScalarOrSchedule, count: Any) -> Any:
 def _log(x: Any) -> Any:
     # Of a Python number in float64: 0.999 in float32 is off by a hundred-thousandth of 1 − 0.999.
     if isinstance(x, Real):
-        return math.log(x) if x > 0 else -math.inf
+        return math.log(x) if x else -math.inf
     return jnp.log(x)
 
 
@@ -161,9 +161,7 @@ def scale_by_adabound(
         >>> tx = optax.chain(optax.clip_by_global_norm(1.0), scale_by_adabound(1e-3), optax.scale(-1.0))
         >>> state = tx.init(jnp.zeros(3))
     """
-    rule = Rule(
-        learning_rate, b1, b2, eps, final_learning_rate, gamma, bounds, debias, sqrt_decay, beta1_decay
-    )
+    rule = Rule(learning_rate, b1, b2, eps, final_learning_rate, gamma, bounds, debias, sqrt_decay, beta1_decay)
 
     def init(params: optax.Params) -> ScaleByAdaBoundState:
         nu = jax.tree.map(_zeros, params)

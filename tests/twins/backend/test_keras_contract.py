@@ -141,7 +141,10 @@ def test_options_of_the_base_class(options):
 
 def test_gradient_accumulation():
     """Two halves of a batch make the step of the whole, and count as one."""
-    whole, halves = network(AdaBound(1e-2, gamma=0.1)), network(AdaBound(1e-2, gamma=0.1, gradient_accumulation_steps=2))
+    whole, halves = (
+        network(AdaBound(1e-2, gamma=0.1)),
+        network(AdaBound(1e-2, gamma=0.1, gradient_accumulation_steps=2)),
+    )
     x, y = data()
     whole.fit(x, y, epochs=2, batch_size=32, shuffle=False, verbose=0)
     halves.fit(x, y, epochs=2, batch_size=16, shuffle=False, verbose=0)
@@ -181,7 +184,9 @@ def test_a_learning_rate_of_0_moves_nothing_until_it_is_raised():
 BAD = [("learning_rate", -1.0), ("final_learning_rate", np.inf), ("beta_1", 1.0), ("gamma", 0.0), ("bounds", "cubic")]
 
 
-@pytest.mark.parametrize(("name", "value"), [*BAD, ("beta_1_decay", 2.0), ("base_learning_rate", -1.0), ("gamma", None)])
+@pytest.mark.parametrize(
+    ("name", "value"), [*BAD, ("beta_1_decay", 2.0), ("base_learning_rate", -1.0), ("gamma", None)]
+)
 def test_bad_hyperparameters(name, value):
     with pytest.raises((ValueError, TypeError), match=f"{name}="):
         AdaBound(**{name: value})
