@@ -1,28 +1,63 @@
-# Every target sets up its own .venv and needs nothing before it but Python >= 3.10 and a C compiler.
+# Every target sets up its own virtual environment and needs nothing before it but Python >= 3.10 and a C compiler.
 PYTHON ?= python3
 BIN := .venv/bin
-READY := .venv/.ready
+INPUTS := pyproject.toml setup.py constraints.txt src/dynabound/optim/_kernel.c
+FAST := not slow and not processes and not ray and not browser and not compile
 
-.PHONY: demo test bench lint clean
+TWINS := .venv-twins/bin
 
-demo: $(READY)
+.PHONY: demo check test twins integrations bench lint clean
+
+demo: .venv/.lab
 	$(BIN)/dynabound reproduce --scale demo --out demo
 
-test: $(READY)
-	$(BIN)/python -m pytest
+# Before every commit: style, types and the fast tests, in about two minutes.
+check: lint
+	$(BIN)/python -m pytest -n 2 -m "$(FAST)"
 
-bench: $(READY)
+test: .venv/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# JAX, Optax and Keras with its three backends have an environment of their own, and a process for each backend.
+twins: .venv-twins/.ready
+	$(TWINS)/python -m pytest tests/twins
+	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(TWINS)/python -m pytest src/dynabound/optax src/dynabound/keras docs/optax.md docs/keras.md
+
+bench: .venv/.dev
 	$(BIN)/python benchmarks/step.py
 
-lint: $(READY)
+lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-$(READY): pyproject.toml setup.py constraints.txt src/dynabound/optim/_fused.c
+# The examples of docs/integrations.md and more, against the real frameworks. A few minutes to install, a few to run.
+integrations: .venv-integrations/.ready
+	.venv-integrations/bin/python -m pytest tests/integrations -o addopts="--import-mode=importlib --strict-markers"
+
+# timm without its dependencies, and torchvision in a folder of its own: see tests/integrations/conftest.py.
+.venv-integrations/.ready: $(INPUTS) constraints-integrations.txt
+	$(PYTHON) -m venv .venv-integrations
+	.venv-integrations/bin/pip install --quiet -c constraints.txt -c constraints-integrations.txt -e ".[integrations]"
+	.venv-integrations/bin/pip install --quiet --no-deps -c constraints-integrations.txt timm
+	.venv-integrations/bin/pip install --quiet --no-deps -c constraints-integrations.txt \
+		--target .venv-integrations/torchvision torchvision
+	touch $@
+
+.venv/.lab: $(INPUTS)
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet -c constraints.txt -e ".[lab]"
+	touch $@
+
+.venv/.dev: $(INPUTS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
-	touch $(READY)
+	touch $@ .venv/.lab
+
+.venv-twins/.ready: $(INPUTS) constraints-twins.txt
+	$(PYTHON) -m venv .venv-twins
+	$(TWINS)/pip install --quiet -c constraints.txt -c constraints-twins.txt -e ".[twins]"
+	touch $@
 
 clean:
-	rm -rf .venv build dist demo src/dynabound.egg-info src/dynabound/optim/*.so
+	rm -rf .venv .venv-* build dist demo src/dynabound.egg-info src/dynabound/optim/*.so

@@ -1,11 +1,11 @@
-"""What the lens costs: a training step of ResNet-34 on CIFAR-10's shapes, with and without it.
+"""The cost of the lens: a training step of ResNet-34 on CIFAR-10's shapes, with and without it.
 
     python benchmarks/lens.py [--batch 128] [--rounds 5] [--json]
 
-A lens with ``every=1`` looks at every step, so that steps with and without a look alternate and both meet the same
-machine. The cost per step at the default ``every`` is that of a look divided by it, plus that of a hook which does not
-look. All times are the shortest of the rounds, which other programs disturb least. The batch only changes what this is
-compared with: a smaller one makes the ratio worse.
+Steps with and without a snapshot alternate, so that both see the same load of the machine. The cost per step at the
+default ``every`` is that of a snapshot divided by ``every``, plus that of a hook that takes none. All times are the
+minimum over the rounds, which other programs disturb least. The batch size only changes the step that the lens is
+compared with: a smaller batch makes the ratio worse.
 """
 
 import argparse
@@ -16,21 +16,21 @@ import torch
 import torch.nn.functional as F
 
 from dynabound import AdaBound
-from dynabound.lab.models import ResNet34
+from dynabound.lab.tasks.models import ResNet34
 from dynabound.lens import LearningRateLens
 
 OPTIMIZERS = {"AdaBound": AdaBound, "Adam": torch.optim.Adam}
 
 
 def seconds(function):
-    """How long a call takes."""
+    """The duration of a call."""
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
 
 
 def measure(make_optimizer, batch, rounds):
-    """Seconds of a step without and with a look, of a hook that does not look, and the ratios."""
+    """The seconds of a step without and with a snapshot, of a hook without one, and the ratios."""
     torch.manual_seed(0)
     model = ResNet34()
     optimizer = make_optimizer(model.parameters())
@@ -41,27 +41,29 @@ def measure(make_optimizer, batch, rounds):
         F.cross_entropy(model(images), labels).backward()
         optimizer.step()
 
-    lens = LearningRateLens(optimizer, model, every=1)
-    default = LearningRateLens(optimizer, model)
     seconds(step)
-    plain, looking, looks = [], [], []
+    plain, looking = [], []
     for _ in range(rounds):
         plain.append(seconds(step))
-        lens.attach()
-        looking.append(seconds(step))
-        lens.detach()
-        looks.append(seconds(lambda: lens._look(optimizer, optimizer.param_groups)))
-    default._on_step(optimizer)  # looks; the next ones do not
-    idle = min(seconds(lambda: default._on_step(optimizer)) for _ in range(50))
-    base, look = min(plain), min(looks)
+        with LearningRateLens(optimizer, model, every=1):
+            looking.append(seconds(step))
+    # Without gradients a step does nothing but call the hooks.
+    optimizer.zero_grad()
+    empty = min(seconds(optimizer.step) for _ in range(50))
+    with LearningRateLens(optimizer, model, every=1):
+        snapshot = min(seconds(optimizer.step) for _ in range(rounds)) - empty
+    with LearningRateLens(optimizer, model) as default:
+        optimizer.step()  # takes a snapshot; the next 50 do not
+        idle = min(seconds(optimizer.step) for _ in range(50)) - empty
+    base = min(plain)
     return {
         "step": base,
-        "step with a look": min(looking),
-        "look": look,
+        "step with a snapshot": min(looking),
+        "snapshot": snapshot,
         "hook": idle,
         "every": default.every,
         "ratio, every=1": min(looking) / base,
-        "ratio, default": 1 + (idle + look / default.every) / base,
+        "ratio, default": 1 + (idle + snapshot / default.every) / base,
     }
 
 
@@ -79,9 +81,9 @@ def main():
     print(f"ResNet-34, 32×32 images, batch {arguments.batch}, {torch.get_num_threads()} threads")
     for name, row in results.items():
         print(f"\n{name}")
-        for label in ("step", "step with a look", "look"):
+        for label in ("step", "step with a snapshot", "snapshot"):
             print(f"  {label:<28}{1000 * row[label]:>10.1f} ms")
-        print(f"  {'hook that does not look':<28}{1e6 * row['hook']:>10.1f} µs")
+        print(f"  {'hook without a snapshot':<28}{1e6 * row['hook']:>10.1f} µs")
         print(f"  {'ratio with every=1':<28}{row['ratio, every=1']:>10.4f}")
         print(f"  {'ratio with every=' + str(row['every']):<28}{row['ratio, default']:>10.4f}")
 

@@ -25,18 +25,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from scipy.stats import t as student
-from torch import Tensor, nn
-
 from dynabound.lab.batches import Batch, make_batches
 from dynabound.lab.data import load
 from dynabound.lab.loop import build_model
 from dynabound.lab.models import LanguageModel
 from dynabound.lab.recipes import FIXED, PACE, WORKLOADS
+from dynabound.lab.tune import GRIDS, search
+from scipy.stats import t as student
+from torch import Tensor, nn
+
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.train import train
-from dynabound.lab.tune import GRIDS, search
 from dynabound.tuning import Suggestion, suggest
 
 DEMO = ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3")

@@ -19,13 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dynabound import AdaBound
-from dynabound.lab import data as datasets
-from dynabound.lab import train as training
-from dynabound.lab.batches import make_batches
-from dynabound.lab.data import Data, Images, load
-from dynabound.lab.loop import build_model
+from dynabound.lab import train
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
+from dynabound.lab.tasks import datasets, models
+from dynabound.lab.tasks.datasets import Data, Images, load
+from dynabound.lab.training.batches import make_batches
+from dynabound.lab.training.loop import Training
 
 CPU = torch.device("cpu")
 
@@ -45,7 +45,7 @@ def best(rounds: int, *candidates: Callable[[], float]) -> list[float]:
 
 def bare(spec: RunSpec, data: Images) -> float:
     """Seconds of a loop that only trains and tests: no metrics but the loss, no checkpoints, no way to stop it."""
-    model = build_model(spec, data)
+    model = models.build(spec.model, spec.to_dict(), data)
     optimizer = AdaBound(model.parameters(), lr=1e-3)
 
     def prepare(x: Tensor) -> Tensor:
@@ -75,17 +75,17 @@ def ours(spec: RunSpec) -> float:
     """Seconds that the epochs of train() take, evaluation, metrics and files included."""
     started: list[float] = []
     with tempfile.TemporaryDirectory() as folder:
-        train_once = training.Training.train_epoch
+        train_once = Training.train_epoch
 
         def timed(self):
             started.append(time.perf_counter())
             return train_once(self)
 
-        training.Training.train_epoch = timed
+        Training.train_epoch = timed
         try:
-            training.train(spec, Store(folder), progress=lambda _: None)
+            train(spec, Store(folder), progress=lambda _: None)
         finally:
-            training.Training.train_epoch = train_once
+            Training.train_epoch = train_once
         return time.perf_counter() - started[0]
 
 
@@ -102,7 +102,7 @@ def loop_overhead(data: Data, rounds: int) -> None:
 def pipeline_share(data: Images, width: float, steps: int, rounds: int) -> None:
     """Print the input pipeline's share of a ResNet-34 step, and the images per second of training."""
     spec = RunSpec("cifar10", width=width)
-    run = training.Training(spec, data, CPU)
+    run = Training(spec, data, CPU)
     batches = make_batches(data, spec, CPU)
 
     def read() -> float:

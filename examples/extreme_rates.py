@@ -1,9 +1,9 @@
-"""Is Adam suffering from extreme learning rates? The paper's question, on a small ResNet-34, in a minute or two.
+"""Does Adam suffer from extreme learning rates? The paper's question, on a small ResNet-34, in a minute or two.
 
     python examples/extreme_rates.py --out docs/figures
 
-trains a ResNet-34 of an eighth of the width on scikit-learn's digits, once with Adam and once with AdaBound, prints
-what the lens says about the last step, and writes the lens's pictures.
+trains a ResNet-34 with an eighth of the width on scikit-learn's digits, once with Adam and once with AdaBound, prints
+the learning rates of the last step, and writes the figures of the lens.
 """
 
 import argparse
@@ -14,18 +14,18 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 
 from dynabound import AdaBound
-from dynabound.lab.models import ResNet34
+from dynabound.lab.tasks.models import ResNet34
 from dynabound.lens import LearningRateLens
 
 TEST = 360
 
 
 def train(make_optimizer, epochs, batch=64):
-    """A trained model's lens, the steps of an epoch, and the accuracy on the test images."""
+    """Train a model; return its lens, the number of steps per epoch and the test accuracy."""
     torch.manual_seed(0)
     digits = load_digits()
     images = torch.tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
-    images = F.interpolate(images, scale_factor=2)  # on 8×8 pixels the last kernels see one pixel, and 8 of 9 taps idle
+    images = F.interpolate(images, scale_factor=2)  # with 8×8 pixels the last kernels would see a single pixel
     labels = torch.tensor(digits.target)
     order = torch.randperm(len(labels))
     test, training = order[:TEST], order[TEST:]
@@ -44,9 +44,9 @@ def train(make_optimizer, epochs, batch=64):
 
 
 def main():
-    """Train both, print the summaries, write the pictures."""
+    """Train with both optimizers, print the summaries, write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=Path("."), help="the folder for the pictures")
+    parser.add_argument("--out", type=Path, default=Path("."), help="the folder for the figures")
     parser.add_argument("--epochs", type=int, default=8)
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def main():
         rates = lens.summary()["all"]
         low, high = lens.extremes
         print(
-            f"{lens.optimizer_name}: test accuracy {accuracy:.1%}; at step {lens.steps[-1]} the learning rates go from "
+            f"{lens.optimizer_name}: test accuracy {accuracy:.1%}; at step {lens.steps[-1]} the rates range from "
             f"{rates['min']:.2g} to {rates['max']:.2g}; {rates['below']:.2%} are below {low:g} and "
             f"{rates['above']:.2%} above {high:g}"
         )

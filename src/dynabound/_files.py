@@ -1,12 +1,17 @@
-"""Files that are written whole or not at all."""
+"""Files that are written whole or not at all, and read only if they are regular files."""
 
 from __future__ import annotations
 
 import os
+import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+# Never through a symbolic link that someone else put there, and without waiting for the other end of a FIFO.
+SAFE_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
 
 @contextmanager
@@ -15,9 +20,11 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
 
     Whatever happens, ``path`` holds the old contents or the new ones.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # A random name: processes on several machines may have the same number, and nobody can guess it.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN, 0o666)
+        with open(handle, "wb") as file:
             yield file
             file.flush()
             if durable:
@@ -43,3 +50,18 @@ def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:
     """Replace ``path`` by a file of ``contents``, at one instant."""
     with replacing(path, durable) as file:
         file.write(contents)
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
+    """A descriptor of ``path``; OSError if it is a symbolic link, a FIFO, a device or a folder."""
+    handle = os.open(path, flags | SAFE_OPEN, 0o666)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(0, "not a regular file", str(path))
+    return handle
+
+
+def read_regular(path: Path) -> bytes:
+    """The contents of ``path``, which must be a regular file."""
+    with open(open_regular(path), "rb") as file:
+        return file.read()

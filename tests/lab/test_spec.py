@@ -68,7 +68,7 @@ def test_a_spec_is_frozen():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"task": "cifar"}, "task='cifar': must be one of digits, mnist"),
+        ({"task": "cifar"}, "task='cifar': must be one of digits, digits-half"),
         ({"task": None}, "task=None"),
         ({"task": "ptb", "model": "resnet34"}, "model='resnet34': ptb takes lstm"),
         ({"task": "mnist", "model": "vgg"}, "model='vgg': mnist takes perceptron"),

@@ -1,19 +1,20 @@
 import json
 import math
+import sys
 
-import lab_worker as worker
 import pytest
 import torch
 import torch.nn.functional as F
 
 from dynabound import AdaBound, bounds
-from dynabound.lab import data as datasets
-from dynabound.lab import loop
-from dynabound.lab.batches import make_batches
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
+from dynabound.lab.tasks import datasets
 from dynabound.lab.train import train
+from dynabound.lab.training import loop
+from dynabound.lab.training.batches import make_batches
+from helpers import worker
 
 DIGITS = RunSpec("digits", hidden=16, epochs=3)
 SPECS = {
@@ -102,7 +103,7 @@ def test_perplexity_and_bounds_are_what_they_are_called(tmp_path):
 
 def test_finished_run_is_read_and_not_run_again(tmp_path, monkeypatch):
     first = train(DIGITS, Store(tmp_path))
-    monkeypatch.setattr("dynabound.lab.train.Training", None)
+    monkeypatch.setattr(sys.modules["dynabound.lab.train"], "Training", None)
     again = train(DIGITS, Store(tmp_path))
     assert (again.state, again.metrics) == (first.state, first.metrics)
 
@@ -181,6 +182,7 @@ def test_nothing_is_written_before_all_is_checked(optimizer, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("fields", [dict(task="digits"), dict(task="pydoc", hidden=8, examples=4000)])
 def test_bf16_computes_in_bf16_and_keeps_float32(fields, tmp_path):
     fields = {**fields, "epochs": 2, "precision": "bf16", "optimizer": "adam"}

@@ -7,17 +7,21 @@ from pathlib import Path
 import pytest
 import torch.distributed
 
-SCRIPT = Path(__file__).parents[1] / "distributed_checks.py"
+SCRIPT = Path(__file__).parents[1] / "helpers" / "distributed_checks.py"
 CHECKS = [line[4:].partition("(")[0] for line in SCRIPT.read_text().splitlines() if line.startswith("def check_")]
 
-pytestmark = pytest.mark.skipif(
-    not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="torch has no gloo"
-)
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not (torch.distributed.is_available() and torch.distributed.is_gloo_available()), reason="torch has no gloo"
+    ),
+]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Both ranks run all checks in one go, because starting them takes longer than the checks."""
+    """Both ranks run all checks once, because starting them takes longer than the checks."""
     folder = tmp_path_factory.mktemp("distributed")
     ranks = [
         subprocess.Popen([sys.executable, SCRIPT, str(rank), folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)

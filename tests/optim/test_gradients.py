@@ -1,4 +1,4 @@
-"""Gradients of every kind: missing, sparse, broken, expanded, in any memory order."""
+"""Gradients of every kind: missing, sparse, infinite, expanded, in any memory order."""
 
 import copy
 
@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from cases import backends
 from dynabound import AdaBound, AMSBound
-from dynabound.optim import _foreach, _fused
+from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim.adabound import adabound
-from reference import Reference
+from helpers.cases import backends
+from helpers.reference import Reference
 
 
 @pytest.mark.parametrize("backend", backends())
@@ -45,7 +45,7 @@ def test_small_and_empty_shapes(shape, backend):
 
 
 def layouts():
-    """Parameters and gradients in the memory orders that real networks have."""
+    """Parameters and gradients in the memory orders of real networks, and stranger ones."""
     torch.manual_seed(0)
     image = torch.randn(4, 3, 5, 2)
     return {
@@ -82,16 +82,16 @@ def test_any_memory_order(name, backend, cls):
 
 
 @pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
-def test_which_memory_orders_the_kernel_takes():
-    """Dense ones run fused, without a copy; the others go to foreach."""
-    taken = set()
+def test_which_memory_orders_the_kernel_supports():
+    """Dense ones run fused, without a copy; the others use foreach."""
+    supported = set()
     for name, (data, grad) in layouts().items():
         state = [torch.zeros_like(data) for _ in range(2)]
         step = torch.zeros((), dtype=torch.int64)
         keys, _ = _fused.scan([data], [grad], [state[0]], [state[1]], [], [step])
         if keys[0]:
-            taken.add(name)
-    assert taken == {"contiguous", "channels-last", "transposed", "unaligned", "size-one-dimension"}
+            supported.add(name)
+    assert supported == {"contiguous", "channels-last", "transposed", "unaligned", "size-one-dimension"}
 
 
 def test_the_default_backend(monkeypatch):
@@ -102,22 +102,36 @@ def test_the_default_backend(monkeypatch):
     params = [nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))]
     params[0].grad, params[1].grad = torch.ones(3, 2), torch.ones(()).expand(3, 2)
     AdaBound(params).step()
-    assert used == (["_fused", "_foreach"] if _fused.AVAILABLE else [])
+    assert used == (["_fused", "_foreach"] if _fused.AVAILABLE else ["_foreach"])
     assert torch.equal(*params)
+
+
+def test_the_default_backend_without_the_kernel(monkeypatch):
+    """Small tensors use foreach, which is faster for them; large ones the loop, which needs less memory."""
+    used = []
+    for backend in (_loop, _foreach):
+        name = backend.__name__.rpartition(".")[2]
+        monkeypatch.setattr(backend, "update", lambda p, *a, name=name: used.append((name, [q.numel() for q in p])))
+    monkeypatch.setattr(_fused, "AVAILABLE", False)
+    params = [nn.Parameter(torch.ones(size)) for size in (3, 5000, 4096)]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    AdaBound(params).step()
+    assert used == [("_foreach", [3, 4096]), ("_loop", [5000])]
 
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
 @pytest.mark.parametrize("named", [False, True])
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 @pytest.mark.parametrize("kind", ["coo", "csr"])
-def test_a_sparse_gradient_is_refused_before_anything_moves(kind, named, backend):
+def test_a_sparse_gradient_raises_before_any_update(kind, named, backend):
     model = nn.ModuleDict({"first": nn.Linear(4, 4), "table": nn.Embedding(6, 4)})
     table = model["table"].weight
     optimizer = AMSBound(model.named_parameters() if named else model.parameters(), **backend)
     for p in model.parameters():
         p.grad = torch.ones_like(p)
     before = copy.deepcopy(model.state_dict())
-    # torch guards .grad against CSR, but not the functional form.
+    # torch rejects CSR in .grad, but the functional form can get it.
     if kind == "csr":
         lists = [[table], [torch.ones(6, 4).to_sparse_csr()], *([torch.zeros(6, 4)] for _ in range(3))]
         with pytest.raises(RuntimeError, match=r"AMSBound.*sparse gradient"):
@@ -131,7 +145,7 @@ def test_a_sparse_gradient_is_refused_before_anything_moves(kind, named, backend
 
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
-def test_a_gradient_of_another_shape_or_device_is_refused(backend):
+def test_a_gradient_of_another_shape_or_device_raises(backend):
     params = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))]
     optimizer = AdaBound(params, **backend)
     for p in params:
@@ -146,7 +160,7 @@ def test_a_gradient_of_another_shape_or_device_is_refused(backend):
 
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
-def test_a_parameter_that_was_replaced_is_refused_before_anything_moves(backend):
+def test_a_parameter_whose_shape_changed_raises_before_any_update(backend):
     params = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))]
     optimizer = AdaBound(params, **backend)
     for shape in ((4,), (5,)):
@@ -162,6 +176,66 @@ def test_a_parameter_that_was_replaced_is_refused_before_anything_moves(backend)
     assert [int(optimizer.state[p]["step"]) for p in params] == [1, 1]
 
 
+def emptied(tensor):
+    tensor.untyped_storage().resize_(0)
+
+
+def cannot_be_updated():
+    """(parameter, its gradient, what to do after the first gradient is set, message)."""
+    table = torch.ones(40)
+    return {
+        "expanded": (torch.ones(()).expand(4), lambda p: None, "expanded tensor"),
+        "integer": (torch.ones(4, dtype=torch.int64), lambda p: None, "has dtype torch.int64, must be floating-point"),
+        "emptied parameter": (torch.ones(4), emptied, "the storage of it was resized to 0"),
+        "emptied gradient": (torch.ones(4), lambda p: emptied(p.grad), "the storage of its gradient was resized to 0"),
+        "view into an emptied storage": (table[9:30], emptied, "the storage of it was resized to 0"),
+        "emptied complex": (torch.ones(4, dtype=torch.complex64), emptied, "the storage of it was resized to 0"),
+    }
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+@pytest.mark.parametrize("case", cannot_be_updated())
+def test_memory_that_cannot_be_updated_raises_before_any_update(case, backend):
+    data, change, message = cannot_be_updated()[case]
+    first, second = nn.Parameter(torch.ones(3)), nn.Parameter(data, requires_grad=False)
+    if case == "integer" and backend.get("fused"):
+        pytest.skip("the constructor raises")
+    optimizer = AdaBound([first, second], **backend)
+    first.grad, second.grad = torch.ones_like(first), torch.ones_like(second).contiguous()
+    change(second)
+    with pytest.raises(RuntimeError, match=f"parameter 1 .*{message}.*; nothing was updated"):
+        optimizer.step()
+    assert torch.equal(first, torch.ones(3))
+    assert all(state["step"] == 0 for state in optimizer.state.values())
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+def test_an_emptied_moment_raises_before_any_update(backend):
+    params = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = AMSBound(params, **backend)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    before = params[0].detach().clone()
+    emptied(optimizer.state[params[1]]["max_exp_avg_sq"])
+    with pytest.raises(RuntimeError, match=r"parameter 1 .*the storage of a moment of it was resized to 0"):
+        optimizer.step()
+    assert torch.equal(params[0], before)
+
+
+def test_foreach_loses_no_update_of_16_bit_parameters_that_share_memory():
+    """It computes on float32 copies, which must not overwrite each other's results."""
+    results = []
+    for backend in (dict(foreach=True), dict(fused=False)):
+        memory = torch.linspace(-1, 1, 60, dtype=torch.bfloat16)
+        params = [nn.Parameter(part) for part in (memory, memory[20:], memory[:40])]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        AdaBound(params, lr=0.1, **backend).step()
+        results.append(memory)
+    assert torch.equal(*results)
+
+
 def test_errors_name_complex_parameters_too():
     p = nn.Parameter(torch.ones(3, dtype=torch.complex64))
     optimizer = AdaBound([("phase", p)])
@@ -170,9 +244,9 @@ def test_errors_name_complex_parameters_too():
         optimizer.step()
 
 
-def test_a_parameter_that_is_a_lazy_view_is_refused():
+def test_a_parameter_that_is_a_lazy_view_raises():
     for view in (torch._neg_view(torch.ones(3)), torch.ones(3, dtype=torch.complex64).conj()):
-        with pytest.raises(ValueError, match="parameter 0 is a view"):
+        with pytest.raises(ValueError, match="parameter 0 is a lazily negated or conjugated view"):
             AdaBound([nn.Parameter(view)])
 
 
@@ -191,8 +265,8 @@ def test_a_parameter_that_is_a_lazy_view_is_refused():
     ],
     ids=str,
 )
-def test_numbers_beyond_the_dtype_do_not_stop_a_step_halfway(options, backend):
-    """Every backend takes them, and with a zero gradient (and no decay of its own) nothing moves."""
+def test_numbers_outside_the_dtype_do_not_interrupt_a_step(options, backend):
+    """Every backend accepts them, and with a zero gradient and no weight decay nothing changes."""
     p = nn.Parameter(torch.ones(3))
     optimizer = AdaBound([p], **options, **backend)
     for _ in range(2):
@@ -225,7 +299,7 @@ def test_a_nan_affects_only_its_own_elements(value, amsbound, backend):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("bounds", ["harmonic", ("constant", 0.0, float("inf"))])
 @pytest.mark.parametrize("amsbound", [False, True])
-def test_no_epsilon_and_no_gradient_is_no_movement(amsbound, bounds, dtype, backend):
+def test_no_epsilon_and_no_gradient_is_no_update(amsbound, bounds, dtype, backend):
     p = nn.Parameter(torch.ones(5, dtype=dtype))
     optimizer = AdaBound([p], lr=5.0, eps=0.0, bounds=bounds, amsbound=amsbound, **backend)
     for _ in range(3):

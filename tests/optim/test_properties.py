@@ -1,4 +1,4 @@
-"""Whatever the shape, the dtype and the hyper-parameters: the backends agree, and the rates lie within the bounds."""
+"""For all shapes, dtypes and hyper-parameters the backends agree and the rates lie within the bounds."""
 
 import numpy as np
 import pytest
@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from cases import BACKENDS, TOLERANCES
 from dynabound import AdaBound
 from dynabound.optim import _fused
-from reference import Reference
+from helpers.cases import BACKENDS, TOLERANCES
+from helpers.reference import Reference
 
 shapes = st.lists(st.integers(0, 9), max_size=3).map(tuple)
 hypers = st.fixed_dictionaries(

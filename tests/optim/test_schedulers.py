@@ -1,6 +1,7 @@
-"""Whatever a scheduler makes of lr, the bounds follow it, and no step divides by zero."""
+"""The bounds scale with lr under every scheduler, and no step divides by zero."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -8,9 +9,9 @@ import torch
 from torch.distributed.checkpoint.state_dict import _init_optim_state
 from torch.optim import lr_scheduler as ls
 
-from cases import backends
 from dynabound import AdaBound
-from reference import Reference
+from helpers.cases import backends
+from helpers.reference import Reference
 
 SCHEDULERS = {
     "warm-up": lambda o: ls.LambdaLR(o, lambda t: t / 10),
@@ -24,7 +25,7 @@ SCHEDULERS = {
 
 
 def follow(optimizer, param, scheduler, base_lr, steps=60, **options):
-    """Step optimizer and reference side by side, the reference with the lr that the scheduler left in the group."""
+    """Step optimizer and reference together, the reference with the group's current lr."""
     reference = Reference(param.detach().double().numpy(), lr=base_lr, **options)
     generator = torch.Generator().manual_seed(3)
     for t in range(steps):
@@ -44,6 +45,7 @@ def follow(optimizer, param, scheduler, base_lr, steps=60, **options):
 
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.filterwarnings("ignore:the scheduler raises lr")
 def test_bounds_follow_the_scheduler(name, backend):
     param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
     optimizer = AdaBound([param], lr=2e-3, gamma=0.1, **backend)
@@ -64,7 +66,7 @@ def test_a_tensor_lr_that_a_scheduler_fills_in_place(options):
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
 def test_constructed_with_zero_and_raised_by_hand(backend):
-    """There is no base rate to scale by: final_lr stands as it is."""
+    """There is no base rate to scale by: final_lr is used unscaled."""
     param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
     lr = torch.tensor(0.0, dtype=torch.float64) if "capturable" in backend else 0.0
     optimizer = AdaBound([param], lr=lr, eps=0.0, weight_decay=0.1, decoupled_weight_decay=True, **backend)
@@ -85,8 +87,8 @@ def test_constructed_with_zero_and_raised_by_hand(backend):
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
 @pytest.mark.parametrize("tensor_lr", [False, True])
-def test_a_first_step_without_rate_and_gradients_makes_the_state_and_does_not_count(backend, tensor_lr):
-    """Which is how torch.distributed.checkpoint finds out what the state looks like."""
+def test_a_probe_step_creates_the_state_and_does_not_count(backend, tensor_lr):
+    """torch.distributed.checkpoint creates the state of a new optimizer with such a step."""
     start = torch.linspace(-1, 1, 6, dtype=torch.float64)
     options = dict(lr=torch.tensor(1e-3) if tensor_lr else 1e-3, weight_decay=0.1, amsbound=True, **backend)
     params = [torch.nn.Parameter(start.clone()) for _ in range(2)]
@@ -106,7 +108,7 @@ def test_a_first_step_without_rate_and_gradients_makes_the_state_and_does_not_co
     assert optimizers[0].state[params[0]]["step"] == 5
 
 
-def test_a_step_at_zero_moves_nothing_not_even_onto_the_box():
+def test_a_step_at_lr_0_changes_nothing_not_even_by_the_box():
     param = torch.nn.Parameter(torch.tensor([3.0]))
     optimizer = AdaBound([param], lr=0.0, box=(-1, 1))
     param.grad = torch.ones(1)
@@ -134,7 +136,7 @@ def test_reduce_on_plateau_scales_the_bounds():
 
 
 @pytest.mark.parametrize("when", ["before", "after steps", "after decay"])
-def test_added_groups_train_with_bounds_of_their_own(when):
+def test_added_groups_have_their_own_bounds(when):
     first, second = (torch.nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
     optimizer = AdaBound([first], lr=1e-3, gamma=0.1)
     scheduler = ls.StepLR(optimizer, 4, 0.1)
@@ -156,7 +158,7 @@ def test_added_groups_train_with_bounds_of_their_own(when):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
-def test_a_bad_lr_set_by_hand_is_refused_before_anything_moves(bad):
+def test_an_invalid_lr_set_by_hand_raises_before_any_update(bad):
     params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]
     optimizer = AdaBound([{"params": params[:1]}, {"params": params[1:]}])
     optimizer.param_groups[1]["lr"] = bad
@@ -165,3 +167,93 @@ def test_a_bad_lr_set_by_hand_is_refused_before_anything_moves(bad):
     with pytest.raises(ValueError, match=f"lr={bad}"):
         optimizer.step()
     assert all(torch.equal(p, torch.ones(3)) for p in params)
+
+
+OWN_RATES = {
+    "one-cycle": (lambda o: ls.OneCycleLR(o, max_lr=0.1, total_steps=50), "lr to 0.1, 100 times"),
+    "cyclic": (lambda o: ls.CyclicLR(o, 1e-3 / 4, 0.1, step_size_up=3, cycle_momentum=False), "final_lr=0.1 becomes "),
+    "swa": (lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=0.05, anneal_epochs=1), "final_lr=0.1 becomes 5."),
+}
+
+
+@pytest.mark.parametrize("tensor_lr", [False, True])
+@pytest.mark.parametrize("name", OWN_RATES)
+def test_a_scheduler_that_raises_the_bounds_warns_once(name, tensor_lr):
+    scheduler, becomes = OWN_RATES[name]
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdaBound([param], lr=torch.tensor(1e-3) if tensor_lr else 1e-3)
+    schedule = scheduler(optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(8):
+            param.grad = torch.ones(3)
+            optimizer.step()
+            schedule.step()
+    assert len(caught) == 1
+    assert becomes in str(caught[0].message)
+    assert "Construct the optimizer with lr = the scheduler's highest rate" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("name", OWN_RATES)
+def test_constructed_with_the_highest_rate_nothing_warns(name):
+    scheduler, _ = OWN_RATES[name]
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdaBound([param], lr=0.1)
+    schedule = scheduler(optimizer)
+    for _ in range(8):
+        param.grad = torch.ones(3)
+        optimizer.step()
+        schedule.step()
+
+
+def test_a_proportional_scheduler_may_raise_the_bounds():
+    """A factor on the constructor's lr is meant for the bounds too."""
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdaBound([param], lr=1e-3)
+    scheduler = ls.LambdaLR(optimizer, lambda step: 1 + step)
+    for _ in range(3):
+        param.grad = torch.ones(3)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("options", [{}, dict(sqrt_decay=True), dict(bounds="linear"), dict(bounds=("constant", 0, 2))])
+def test_bounds_now_are_those_of_the_next_step(options):
+    """Measured: a gradient so small that every rate is the upper bound, or so large that it is the lower one."""
+    optimizer_options = dict(lr=1e-3, final_lr=0.2, gamma=0.3, betas=(0.0, 0.0), debias=False, eps=0.0, **options)
+    param = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = AdaBound([param], **optimizer_options)
+    scheduler = ls.ExponentialLR(optimizer, 0.5)
+    for step in range(1, 5):
+        (now,) = optimizer.bounds_now()
+        before = param.detach().clone()
+        param.grad = torch.tensor([1e-30, 1e30], dtype=torch.float64)
+        optimizer.step()
+        upper, lower = ((before - param.detach()) / param.grad).tolist()
+        if now.lower:  # a step of 1e30 · lower leaves nothing of the parameter: measured on its own
+            assert now.lower == pytest.approx(lower, rel=1e-6)
+        assert now.upper == pytest.approx(upper, rel=1e-6)
+        assert (now.step, now.lr, now.base_lr) == (step, 1e-3 * 0.5 ** (step - 1), 1e-3)
+        assert now.final_lr == pytest.approx(0.2 * 0.5 ** (step - 1))
+        assert now.sgd_share == pytest.approx((now.lower / now.upper) ** 0.5)
+        param.data.zero_()
+        scheduler.step()
+
+
+def test_bounds_now_of_every_group():
+    first, second, third = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    groups = [
+        {"params": [first, third]},
+        {"params": [second], "bounds": lambda t: (1.0, 1.0), "lr": torch.tensor(0.5)},
+        {"params": [torch.nn.Parameter(torch.ones(1))], "bounds": ("constant", 0.0, float("inf")), "final_lr": 0.0},
+    ]
+    optimizer = AdaBound(groups)
+    for p in (first, second):
+        p.grad = torch.ones(2)
+    optimizer.step()
+    optimizer.step()
+    assert [now.step for now in optimizer.bounds_now()] == [3, 3, 1]
+    assert [now.sgd_share for now in optimizer.bounds_now()][1:] == [1.0, 0.0]
+    assert optimizer.bounds_now()[2][1:3] == (0.0, 0.0)
+    assert optimizer.state.keys() == {first, second}

@@ -1,9 +1,7 @@
-"""The optimizer inside torch's machinery: compile, capture, autograd, hooks, scaling, averaging."""
+"""The optimizer with torch's features: compile, capture, autograd, hooks, gradient scaling, averaging."""
 
 import copy
 import importlib
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +9,8 @@ import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from cases import backends
 from dynabound import AdaBound, AMSBound
-from dynabound.optim import _fused
+from helpers.cases import backends
 
 
 def pair(dtype=torch.float32, **options):
@@ -43,8 +40,9 @@ COMPILED = {
 
 
 @pytest.mark.parametrize("options", COMPILED.values(), ids=COMPILED)
+@pytest.mark.compile
 @pytest.mark.filterwarnings("ignore")  # torch.compile warns about its own internals
-def test_compiles_once_and_whole(options):
+def test_compiles_once_into_one_graph(options):
     """fullgraph=True fails on a graph break; one frame for all steps means no recompilation."""
     torch._dynamo.reset()
     params, optimizer, others, eager = pair(lr=torch.tensor(1e-2), **options)
@@ -64,8 +62,8 @@ def test_compiles_once_and_whole(options):
 
 @pytest.mark.parametrize("foreach", [None, True])
 @pytest.mark.parametrize("options", COMPILED.values(), ids=COMPILED)
-def test_capturable_reads_nothing_back(options, foreach):
-    """The captured arithmetic, on tensors throughout, equals the arithmetic on numbers."""
+def test_capturable_equals_eager(options, foreach):
+    """The captured arithmetic on tensors equals the arithmetic on numbers."""
     if foreach and "foreach" in options:
         options = {}
     params, optimizer, others, eager = pair(torch.float64, **options)
@@ -199,7 +197,7 @@ def test_optimizer_in_backward():
 
 @pytest.mark.parametrize("backend", backends())
 def test_autograd_notices_the_update(backend):
-    """A parameter that changed between forward and backward must be an error, not a wrong gradient."""
+    """A parameter changed between forward and backward is an error, not a wrong gradient."""
     p = nn.Parameter(torch.ones(3))
     optimizer = AdaBound([p], **backend)
     loss = (p**2).sum()
@@ -209,84 +207,9 @@ def test_autograd_notices_the_update(backend):
         loss.backward()
 
 
-needs_kernel = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
-
-
-@needs_kernel
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, dict(amsbound=True, weight_decay=0.1), dict(state_dtype=torch.bfloat16)])
-def test_instruction_sets_and_thread_counts_give_the_same_bits(options, dtype, monkeypatch):
-    torch.manual_seed(0)
-    # 40,000 elements in odd pieces: two threads share out the work in the middle of a tensor.
-    start = [torch.randn(size).to(dtype) for size in (1, 19999, 7, 20001, 64)]
-    grads = [[torch.randn_like(p) for p in start] for _ in range(3)]
-    results = []
-    threads = torch.get_num_threads()
-    try:
-        for level in range(len(_fused.LEVELS)):
-            for count in (1, 2, 3):
-                monkeypatch.setattr(_fused, "LEVEL", level)
-                torch.set_num_threads(count)
-                params = [nn.Parameter(p.clone()) for p in start]
-                optimizer = AdaBound(params, **options)
-                for some in grads:
-                    for p, g in zip(params, some, strict=True):
-                        p.grad = g
-                    optimizer.step()
-                results.append(params)
-    finally:
-        torch.set_num_threads(threads)
-    for params in results[1:]:
-        for p, q in zip(params, results[0], strict=True):
-            assert torch.equal(p, q)
-
-
-@needs_kernel
-def test_sixteen_bit_rounding_is_torchs():
-    """Every float16 and bfloat16 number, and a million floats on and off the boundaries, through the kernel."""
-    generator = torch.Generator().manual_seed(0)
-    bits = torch.randint(-(2**31), 2**31 - 1, (1_000_000,), generator=generator, dtype=torch.int64).to(torch.int32)
-    exact = torch.arange(-(2**15), 2**15, dtype=torch.int64).to(torch.int16)
-    for dtype in (torch.float16, torch.bfloat16):
-        ties = exact.view(dtype).float().repeat(3) * torch.tensor([1.0, 1 + 2**-9, 1 + 2**-12]).repeat_interleave(2**16)
-        wanted = torch.cat([bits.view(torch.float32), ties])
-        # p = 0 and m = −wanted, with every other factor 1: the update stores wanted, rounded.
-        p = torch.zeros(len(wanted), dtype=dtype)
-        state = [-wanted, torch.zeros_like(wanted)]
-        step = torch.zeros((), dtype=torch.int64)
-        scalars = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, -float("inf"), float("inf"))
-        grad = torch.zeros_like(p)
-        _, entries = _fused.scan([p], [grad], [state[0]], [state[1]], [], [step])
-        _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
-        expected = wanted.to(dtype)
-        assert torch.equal(torch.isnan(p), torch.isnan(expected))
-        same = p.view(torch.int16) == expected.view(torch.int16)
-        assert bool((same | torch.isnan(expected) | (expected == 0)).all())
-
-
-@needs_kernel
-def test_the_kernel_refuses_entries_it_cannot_take():
-    """Cut, mixed, empty or not its own: an error, and nothing is written."""
-    tensors = [torch.ones(3) for _ in range(4)]
-    step = torch.zeros((), dtype=torch.int64)
-    lists = [[tensor] for tensor in tensors]
-    _, plain = _fused.scan(*lists, [], [step])
-    _, ams = _fused.scan(*lists, [torch.ones(3)], [step])
-    keys, sparse = _fused.scan([torch.ones(3).to_sparse()], *lists[1:], [], [step])
-    assert keys == [None]
-    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
-    for entries in (b"", plain[:-1], plain + ams, plain + sparse):
-        with pytest.raises(ValueError, match="not all of one kind"):
-            _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
-    with pytest.raises(ValueError, match="bad level"):
-        _fused._kernel.update(len(_fused.LEVELS), 1, plain, scalars)
-    assert step.item() == 0
-    assert all(torch.equal(tensor, torch.ones(3)) for tensor in tensors)
-
-
 @pytest.mark.parametrize("options", backends())
-def test_bounds_that_move_a_parameter_do_no_harm(options):
-    """A user's function runs while the step is planned; whatever it does, the step is made where the parameter is."""
+def test_bounds_that_replace_a_parameters_memory(options):
+    """A bound function runs before the backend calls and may replace memory: the step updates the new memory."""
     first, second = (nn.Parameter(torch.ones(1 << 16)) for _ in range(2))
 
     def bounds(step):
@@ -302,67 +225,9 @@ def test_bounds_that_move_a_parameter_do_no_harm(options):
     assert torch.all(first > 4.5)
 
 
-@needs_kernel
-def test_the_kernel_releases_the_gil():
-    """While the kernel runs, another thread takes note of the time: deep inside of the call, not just at its ends."""
-    p = nn.Parameter(torch.ones(20_000_000))
-    p.grad = torch.ones_like(p)
-    optimizer = AdaBound([p], fused=True)
-    optimizer.step()
-    state = optimizer.state[p]
-    lists = [[p], [p.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]]
-    _, entries = _fused.scan(*lists)
-    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
-    stamps, stop = [], threading.Event()
-
-    def count():
-        while not stop.is_set():
-            stamps.append(time.perf_counter())
-
-    thread = threading.Thread(target=count)
-    thread.start()
-    inside = 0
-    try:
-        for _ in range(5):
-            start = time.perf_counter()
-            _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
-            end = time.perf_counter()
-            quarter = (end - start) / 4
-            inside += sum(start + quarter < stamp < end - quarter for stamp in list(stamps))
-    finally:
-        stop.set()
-        thread.join()
-    assert inside > 0
-
-
-@needs_kernel
-def test_the_kernel_takes_torchs_number_of_threads(monkeypatch):
-    asked = []
-
-    class Spy:
-        @staticmethod
-        def update(level, threads, *rest):
-            asked.append(threads)
-
-        scan = staticmethod(_fused._kernel.scan)
-        ENTRY_SIZE = _fused._kernel.ENTRY_SIZE
-
-    monkeypatch.setattr(_fused, "_kernel", Spy)
-    before = torch.get_num_threads()
-    p = nn.Parameter(torch.ones(3))
-    p.grad = torch.ones(3)
-    try:
-        for threads in (1, 3):
-            torch.set_num_threads(threads)
-            AdaBound([p]).step()
-    finally:
-        torch.set_num_threads(before)
-    assert asked == [1, 3]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_a_captured_tensor_lr_loses_nothing_to_its_dtype(dtype):
-    """1 − lr · weight_decay is computed in float64, whatever the dtype of lr."""
+def test_a_captured_tensor_lr_is_exact_in_every_dtype(dtype):
+    """1 − lr · weight_decay is computed in float64 for every dtype of lr."""
     params = [nn.Parameter(torch.full((2,), 3.0, dtype=torch.float64)) for _ in range(2)]
     lr = torch.tensor(1e-3, dtype=dtype)
     options = dict(weight_decay=1e-4, decoupled_weight_decay=True)

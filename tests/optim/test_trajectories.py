@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch_optimizer
 
-from cases import PAPER, TOLERANCES, VARIANTS, backends
 from dynabound import AdaBound, AdaBoundW, AMSBound
-from reference import Reference
+from helpers.cases import PAPER, TOLERANCES, VARIANTS, backends
+from helpers.reference import Reference
 
 STEPS = 200
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import hashlib
+import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from dynabound.lab import optimizers
+from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
+from dynabound.lab.tasks import optimizers
+from dynabound.lab.tasks.catalog import TASKS
+from dynabound.lab.tasks.models import MODELS
 
 __all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError"]
 
@@ -24,34 +27,6 @@ PRECISIONS = ("float32", "bf16")
 class SpecError(LabError, ValueError):
     """A field of a RunSpec is wrong, or two of them do not go together."""
 
-
-@dataclass(frozen=True)
-class _Task:
-    text: bool
-    model: str
-    batch_size: int = 128
-    weight_decay: float = 0.0
-    scale: str = "laptop"
-
-
-TASKS: dict[str, _Task] = {
-    "digits": _Task(False, "perceptron", batch_size=64, scale="demo"),
-    "mnist": _Task(False, "perceptron"),
-    "fashion-mnist": _Task(False, "perceptron"),
-    "cifar10": _Task(False, "resnet34", weight_decay=5e-4),
-    "ptb": _Task(True, "lstm", batch_size=20),
-    "pydoc": _Task(True, "lstm", batch_size=20, scale="demo"),
-}
-"""The data sets that can be trained on, and what is usual for each."""
-
-# From a model to the fields that are its own, with their defaults; all other models must leave them alone.
-MODELS: dict[str, dict[str, Any]] = {
-    "perceptron": {"hidden": 100},
-    "resnet34": {"width": 0.125},
-    "densenet121": {"width": 0.125},
-    "lstm": {"hidden": 200, "layers": 1, "dropout": 0.2, "bptt": 35, "clip": 0.25},
-}
-"""The models, and the fields of a spec that each of them takes."""
 
 _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "width": (lambda x: 0 < x <= 16, "in (0, 16]"),
@@ -65,6 +40,23 @@ _OWN = sorted({name for own in MODELS.values() for name in own})
 
 DEFAULT: Any = None
 """In place of a value: the default of the task, the model or the optimizer."""
+
+
+def _option(help: str, choices: Iterable[str] = (), default: str = "") -> dict[str, Any]:
+    """A field's metadata, of which the command line makes an option; ``default`` is what to show in its help."""
+    return {"help": help, "choices": tuple(choices), "default": default}
+
+
+def _field(value: Any, help: str, choices: Iterable[str] = (), default: str = "") -> Any:
+    return field(default=value, metadata=_option(help, choices, default))
+
+
+def _own(name: str, help: str) -> Any:
+    """A field that only some models have."""
+    defaults = {model: own[name] for model, own in MODELS.items() if name in own}
+    if len(set(defaults.values())) == 1:
+        return _field(None, help, default=str(*set(defaults.values())))
+    return _field(None, help, default=", ".join(f"{value} for {model}" for model, value in defaults.items()))
 
 
 @dataclass(frozen=True)
@@ -84,35 +76,28 @@ class RunSpec:
     dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121
     """
 
-    task: str
-    model: str = DEFAULT
-    width: float | None = None
-    """Multiplies the number of channels of resnet34 and densenet121; 1 is the paper's."""
-    hidden: int | None = None
-    """Units of the perceptron's hidden layer, or of every LSTM layer."""
-    layers: int | None = None
-    dropout: float | None = None
-    bptt: int | None = None
-    """Words that the LSTM's gradient reaches back."""
-    clip: float | None = None
-    """Largest norm of the LSTM's gradient; 0 means that it is never clipped."""
-    optimizer: str = "adabound"
-    lr: float = DEFAULT
-    opt: Mapping[str, Any] | Options = ()
-    """The optimizer's other arguments, kept as sorted pairs."""
-    batch_size: int = DEFAULT
-    epochs: int = 10
-    decay_after: int | None = None
-    """The learning rate is divided by 10 after this epoch; None: never."""
-    weight_decay: float = DEFAULT
-    seed: int = 0
-    examples: int | None = None
-    """Train on the first so many images or words only; None: on all."""
-    precision: str = "float32"
-    rates: bool = False
-    """Whether the metrics tell the learning rates of every layer."""
-    scale: str = DEFAULT
-    """Which of a study's scales the run belongs to."""
+    task: str = field(metadata=_option("Data set to train on.", TASKS))
+    model: str = _field(DEFAULT, "Network.", MODELS, "the task's")
+    width: float | None = _own("width", "Factor on the number of channels; 1 is the paper's.")
+    hidden: int | None = _own("hidden", "Units of the hidden layer, or of each LSTM layer.")
+    layers: int | None = _own("layers", "Number of LSTM layers.")
+    dropout: float | None = _own("dropout", "Dropout probability of the LSTM.")
+    bptt: int | None = _own("bptt", "Words per step of truncated backpropagation through time.")
+    clip: float | None = _own("clip", "Largest gradient norm; 0: no clipping.")
+    optimizer: str = _field("adabound", "Optimizer.", (*optimizers.OPTIMIZERS, "module:Class"))
+    lr: float = _field(DEFAULT, "Learning rate.", default="the optimizer's")
+    opt: Mapping[str, Any] | Options = field(
+        default=(), metadata=_option("Optimizer argument, such as final_lr=0.5; repeatable.")
+    )
+    batch_size: int = _field(DEFAULT, "Images, or parallel streams of text, per step.", default="the task's")
+    epochs: int = _field(10, "Passes over the training data.")
+    decay_after: int | None = _field(None, "Divide the learning rate by 10 after this epoch.", default="never")
+    weight_decay: float = _field(DEFAULT, "Weight decay, as the optimizer defines it.", default="the task's")
+    seed: int = _field(0, "Random seed.")
+    examples: int | None = _field(None, "Use only the first N training examples.", default="all")
+    precision: str = _field("float32", "Number format; bf16 computes under autocast.", PRECISIONS)
+    rates: bool = _field(False, "Store every layer's learning rates after each epoch.")
+    scale: str = _field(DEFAULT, "Scale of the study that the run belongs to.", SCALES, "the task's")
 
     def __post_init__(self) -> None:
         task = _choice("task", self.task, TASKS)
@@ -137,7 +122,7 @@ class RunSpec:
         _choice("precision", self.precision, PRECISIONS)
         if not isinstance(self.rates, bool):
             raise SpecError(f"rates={self.rates!r}: must be True or False")
-        object.__setattr__(self, "opt", _pairs(self.opt))
+        object.__setattr__(self, "opt", _pairs(self.optimizer, self.opt))
         optimizers.check(self.optimizer, self.lr, self.weight_decay, self.options)
 
     def _default(self, name: str, value: Any) -> None:
@@ -155,7 +140,7 @@ class RunSpec:
             number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
             if not (number and legal(value)):
                 raise SpecError(f"{name}={value!r}: must be a number {allowed}")
-            object.__setattr__(self, name, float(value))  # 1 and 1.0 are one run
+            object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0 are one run, and so are 0 and -0
         if self.decay_after is not None and self.decay_after >= self.epochs:
             raise SpecError(
                 f"decay_after={self.decay_after}: must be below epochs={self.epochs}; "
@@ -180,8 +165,15 @@ class RunSpec:
     @property
     def name(self) -> str:
         """The run's name: a hash of the fields that are not None, so that new ones do not rename old runs."""
-        fields = {key: value for key, value in self.to_dict().items() if value is not None}
-        return hashlib.sha256(_dumps(fields).encode()).hexdigest()[:16]
+        return _hash(self.to_dict())
+
+    @property
+    def names(self) -> list[str]:
+        """The name, then those that version 0.1 gave to equal specs with whole numbers written without a dot."""
+        forms = {key: [value, int(value)] if _is_whole(value) else [value] for key, value in self.options.items()}
+        variants = [dict(zip(forms, values, strict=True)) for values in itertools.product(*forms.values())]
+        names = [_hash({**self.to_dict(), "opt": options}) for options in variants]
+        return list(dict.fromkeys(names))
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON has them."""
@@ -197,8 +189,7 @@ class RunSpec:
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             if key not in known:
-                near = difflib.get_close_matches(str(key), known, 1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                hint = did_you_mean(key, known)
                 raise SpecError(f"{key}: is no field of a spec; the fields are {', '.join(known)}{hint}")
         if "task" not in fields:
             raise SpecError(f"task: is missing; must be {', '.join(TASKS)}")
@@ -216,6 +207,15 @@ class RunSpec:
         return cls.from_dict(fields)
 
 
+def _hash(fields: dict[str, Any]) -> str:
+    set_fields = {key: value for key, value in fields.items() if value is not None}
+    return hashlib.sha256(_dumps(set_fields).encode()).hexdigest()[:16]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, float) and value.is_integer()
+
+
 def _dumps(fields: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, allow_nan=False)
 
@@ -231,11 +231,12 @@ def _integer(name: str, value: Any, least: int) -> None:
         raise SpecError(f"{name}={value!r}: must be an integer >= {least} that fits into 64 bits")
 
 
-def _pairs(opt: Any) -> Options:
+def _pairs(optimizer: str, opt: Any) -> Options:
     """Options in one canonical form: sorted pairs, lists as tuples."""
     items = opt.items() if isinstance(opt, Mapping) else opt
     try:
         pairs = {key: tuple(value) if isinstance(value, list) else value for key, value in items}
+        pairs = optimizers.canonical(optimizer, pairs)
         json.dumps(pairs, allow_nan=False)
     except (TypeError, ValueError):
         raise SpecError(f"opt={opt!r}: must map names to finite numbers, strings, booleans or lists of them") from None

@@ -1,28 +1,27 @@
 """Run folders: one per spec, named by its hash; every file in them is whole, and one process at a time writes.
 
 A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.jsonl``, the last two checkpoints
-(``checkpoint-*.pt``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The newest checkpoint is the truth
-about a run that has not ended: it contains the metrics too, and whatever was written after it is written again.
+(``checkpoint-*.pt`` with ``checkpoint-*.pt.sha256``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The
+newest checkpoint decides about a run that has not ended: it contains the metrics too, and whatever was written after it
+is written again. Status and environment contain their own checksums, and the status that of the metrics.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
+import hashlib
 import json
 import logging
 import os
 import shutil
-import socket
-import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
-from dynabound._files import sync_folder, write_whole
-from dynabound.lab import checkpoint, ranks
-from dynabound.lab.errors import LabError
+from dynabound._files import read_regular, write_whole
+from dynabound.lab.checkpoints import file, lock
+from dynabound.lab.checkpoints.rotation import Checkpoints, delete
+from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
 from dynabound.lab.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -33,15 +32,13 @@ __all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError"]
 log = logging.getLogger(__name__)
 ENDED = ("finished", "diverged")
 """The states of runs that have nothing left to do."""
-_KEPT = 2
-
-
-class StoreError(LabError):
-    """A run folder cannot be read, written or locked."""
-
-
-class LockedError(StoreError):
-    """Another process trains the run."""
+_STATES = ("new", "running", "stopped", "failed", *ENDED)
+# Version 0.1 wrote no checksums: what has none may have its keys only, so that damage to the key of one is noticed.
+_OLD_STATUS = frozenset({"state", "step", "epochs", "error"})
+_OLD_SESSION = frozenset({
+    "dynabound", "torch", "python", "platform", "device", "seed", "threads", "ranks", "fsdp", "data", "commit",
+    "started", "shared",
+})  # fmt: skip
 
 
 class Store:
@@ -52,22 +49,34 @@ class Store:
 
     def run(self, spec: RunSpec) -> Run:
         """The run of ``spec``, which need not exist yet."""
-        return Run(self.root / spec.name)
+        folders = [self.root / name for name in spec.names]
+        return Run(next((folder for folder in folders[1:] if (folder / "spec.json").is_file()), folders[0]))
 
     def runs(self) -> list[Run]:
         """All runs, the oldest first."""
-        if not self.root.is_dir():
-            return []
-        folders = [folder for folder in self.root.iterdir() if (folder / "spec.json").is_file()]
-        return [Run(folder) for folder in sorted(folders, key=lambda f: ((f / "spec.json").stat().st_mtime, f.name))]
+        ages: dict[Path, float] = {}
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for folder in self.root.iterdir():
+                # A folder may be removed at any moment, and one that cannot be read must not hide the others.
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    if not folder.name.startswith("."):
+                        ages[folder] = _age(folder)
+        return [Run(folder) for folder in sorted(ages, key=lambda folder: (ages[folder], folder.name))]
 
     def find(self, name: str) -> Run:
         """The one run whose name begins with ``name``."""
         found = [run for run in self.runs() if run.name.startswith(name)]
         if len(found) != 1 or not name:
-            among = f"{len(found)} runs begin so: {', '.join(run.name for run in found)}" if found else "there is none"
-            raise StoreError(f"run {name!r} in {self.root}: {among}; see: dynabound runs --out {self.root}")
+            matches = f"{len(found)} runs match: {', '.join(run.name for run in found)}" if found else "no run matches"
+            raise StoreError(f"run {name!r} in {self.root}: {matches}; see: dynabound runs --out {self.root}")
         return found[0]
+
+
+def _age(folder: Path) -> float:
+    try:
+        return (folder / "spec.json").stat().st_mtime
+    except PermissionError:
+        return folder.stat().st_mtime
 
 
 class Run:
@@ -75,6 +84,7 @@ class Run:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._checkpoints = Checkpoints(folder)
         self._verified = False
 
     @property
@@ -88,180 +98,163 @@ class Run:
         """The stored spec; StoreError if it is not the one that the folder is named after."""
         path = self.folder / "spec.json"
         try:
-            spec = RunSpec.from_json(path.read_text())
-        except (OSError, UnicodeDecodeError, LabError) as error:
+            spec = RunSpec.from_json(read_regular(path).decode())
+        except (OSError, UnicodeDecodeError, RecursionError, LabError) as error:
             raise StoreError(f"{path}: cannot be read ({error}); {self._remedy}") from error
-        if spec.name != self.name:
+        if self.name not in spec.names:
             raise StoreError(f"{path}: is the spec of run {spec.name}, not of {self.name}; {self._remedy}")
         return spec
 
     def status(self) -> dict[str, Any]:
-        """``state``: new, running, stopped, finished, diverged or failed; with ``step``, ``epochs`` or ``error``.
+        """``state``: new, running, stopped, finished, diverged, failed or damaged; ``step``, ``epochs`` or ``error``.
 
-        A run is stopped if it has not ended and nobody is training it: it was interrupted, or its process died.
+        A run is stopped if it has not ended and no process trains it: it was interrupted, or its process died.
+        One whose status is damaged is trained again from its last checkpoint, which repairs it.
         """
         try:
-            status: dict[str, Any] = json.loads((self.folder / "status.json").read_text())
+            status = self._stored_status()
         except FileNotFoundError:
             return {"state": "new"}
-        except (OSError, ValueError):
-            status = {"state": "running"}  # training it again from the last checkpoint puts it right
-        if status.get("state") == "running" and not self.locked():
+        except DamagedError as error:
+            if self.locked():
+                return {"state": "running"}
+            return {"state": "damaged", "error": f"{self.folder / 'status.json'}: {error}; {self._retrain}"}
+        if status["state"] == "running" and not self.locked():
             status["state"] = "stopped"
+        return {key: value for key, value in status.items() if key != "metrics_sha256"}
+
+    def _stored_status(self) -> dict[str, Any]:
+        try:
+            status = _verified(_parse_json(read_regular(self.folder / "status.json"), dict), _OLD_STATUS)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise DamagedError(f"cannot be read ({error.strerror or error})") from error
+        if not isinstance(status.get("state"), str) or status["state"] not in _STATES:
+            raise DamagedError("it has no state")
+        if not all(isinstance(status.get(key, 0), int) for key in ("epochs", "step")):
+            raise DamagedError("its counts are no numbers")
+        if not isinstance(status.get("error", ""), str):
+            raise DamagedError("its error is no text")
         return status
 
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per epoch. Where the file was damaged, they come from the checkpoint."""
         path = self.folder / "metrics.jsonl"
+        expected = self._expected("metrics_sha256"), self._expected("epochs")
         try:
-            lines = [json.loads(line) for line in path.read_text().splitlines()]
+            contents = read_regular(path)
+            lines = [_parse_json(line, dict) for line in contents.splitlines()]
+            if expected[0] in (None, hashlib.sha256(contents).hexdigest()) and expected[1] in (None, len(lines)):
+                return lines
         except FileNotFoundError:
-            lines = []
-        except (OSError, ValueError):
-            lines = None
-        expected = self.status().get("epochs")
-        if lines is not None and (expected is None or len(lines) == expected):
-            return lines
+            if not expected[1]:
+                return []
+        except (OSError, DamagedError):
+            pass
         log.warning("%s: is damaged; the metrics come from the last checkpoint", path)
         state = self.load_checkpoint()
-        if state is None or (expected is not None and len(state["metrics"]) != expected):
+        if state is None or expected[1] not in (None, len(state["metrics"])):
             raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self._remedy}")
         metrics: list[dict[str, Any]] = state["metrics"]
         return metrics
 
-    def environment(self) -> list[dict[str, Any]]:
-        """What each session of the run ran on."""
+    def _expected(self, key: str) -> Any:
         try:
-            sessions: list[dict[str, Any]] = json.loads((self.folder / "environment.json").read_text())
-        except (OSError, ValueError):
+            return self._stored_status().get(key)
+        except (FileNotFoundError, DamagedError):
+            return None
+
+    def environment(self) -> list[dict[str, Any]]:
+        """What each session of the run ran on; a damaged entry is left out."""
+        try:
+            entries = _parse_json(read_regular(self.folder / "environment.json"), list)
+        except (OSError, DamagedError):
             return []
+        sessions = []
+        for entry in entries:
+            with contextlib.suppress(DamagedError):
+                sessions.append(_verified(entry, _OLD_SESSION))
         return sessions
 
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
-        """The newest checkpoint that is whole, as CPU tensors and primitives; None if there is none.
-
-        With a mesh all its processes call this and get the same one, and what was saved in shards comes as DTensors.
-        """
-        paths = self._checkpoints() if mesh is None else self._common_checkpoints()
-        for path in reversed(paths):
-            try:
-                if path.suffix == ".pt" and mesh is None:
-                    return checkpoint.decode(path.read_bytes())
-                from dynabound.lab import shards  # takes seconds to import
-
-                return shards.read(path, mesh) if path.suffix == ".pt" else shards.load(path, mesh)
-            except (OSError, checkpoint.DamagedError) as error:
-                if ranks.rank() == 0:
-                    log.warning("%s: is damaged (%s); going back to the one before", path, error)
-        return None
+        """See :meth:`Checkpoints.load <dynabound.lab.checkpoints.rotation.Checkpoints.load>`."""
+        state = self._checkpoints.load(mesh)
+        if state is not None and state.get("run", self.name) != self.name:
+            raise StoreError(
+                f"{self.folder}: its checkpoint belongs to run {state['run']}, not to {self.name}; {self._remedy}"
+            )
+        return state
 
     def locked(self) -> bool:
         """Whether a living process trains this run."""
-        try:
-            with open(self.folder / "lock", "r+b") as file:
-                return not _try_lock(file)
-        except OSError:
-            return False
+        return lock.is_held(self.folder / "lock")
 
     # Writing: by the one process that holds the lock.
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
         """Hold the run's lock; the operating system releases it when the process dies, however it dies."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            file = open(self.folder / "lock", "a+b")  # noqa: SIM115
-        except OSError as error:
-            raise StoreError(f"{self.folder}: cannot be written ({error.strerror}); give another --out") from error
-        with file:
-            try:
-                free = _lock_within_a_second(file)
-            except OSError as error:
-                raise StoreError(
-                    f"{self.folder}: this file system has no file locks ({error.strerror}); "
-                    "give another --out, or mount it with flock"
-                ) from error
-            if not free:
-                file.seek(0)
-                owner = file.read().decode(errors="replace") or "another process"
-                raise LockedError(f"run {self.name} is being trained by {owner}; wait for it, or stop that process")
-            file.truncate(0)
-            started = time.strftime("%Y-%m-%d %H:%M:%S")
-            file.write(f"pid {os.getpid()} on {socket.gethostname()} since {started}".encode())
-            file.flush()
+        with lock.hold(self.folder / "lock", self.name):
             for leftover in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote
-                _delete(leftover)
+                delete(leftover)
             yield
 
     def begin(self, spec: RunSpec, session: dict[str, Any]) -> None:
         """Write what is known before training: spec, status and environment."""
+        sessions = self.environment()
         self._write("spec.json", (spec.to_json() + "\n").encode())
-        self._write("environment.json", _json([*self.environment(), session]))
+        self._write("environment.json", _json([_signed(each) for each in (*sessions, session)]))
         self.write_status("running")
 
     def write_status(self, state: str, **details: Any) -> None:
-        """Say how the run stands."""
-        self._write("status.json", _json({"state": state, **details}))
+        """Write the run's state, with the checksum of its metrics."""
+        status = {"state": state, **details}
+        if state != "running":  # until then the metrics change without the status
+            with contextlib.suppress(OSError):
+                status["metrics_sha256"] = hashlib.sha256(read_regular(self.folder / "metrics.jsonl")).hexdigest()
+        self._write("status.json", _json(_signed(status)))
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
-        """Replace the metrics; the checkpoint has them too, so a power cut may have these."""
+        """Replace the metrics; not synced to disk, since the checkpoint has them too."""
         lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics)
         self._write("metrics.jsonl", lines.encode(), durable=False)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
-        """Write a checkpoint and let go of all but the one before it."""
-        self._write(f"checkpoint-{state['step']:09d}.pt", self._encode(state))
-        self._prune(_KEPT)
+        """Write a checkpoint and delete all but the one before it."""
+        self._verify(state)
+        with self._writing(self.folder):
+            self._checkpoints.save({"run": self.name, **state})
 
     def save_shards(self, state: dict[str, Any]) -> None:
-        """The same for a state with DTensors, of which each process writes its part: all of them call this."""
-        from dynabound.lab import shards
+        """The same for a state with DTensors: every process calls this and writes its part."""
+        with self._writing(self.folder):
+            self._checkpoints.save_shards({"run": self.name, **state})
 
-        path = self.folder / f"checkpoint-{state['step']:09d}.dcp"
-        temporary = path.with_name(f".{path.name}.tmp")
-
-        def commit(rest: dict[str, Any]) -> None:
-            write_whole(temporary / shards.STATE, self._encode(rest))
-            if path.exists():  # no folder can take the place of another: this name makes it the one before
-                before = path.with_suffix(".before.dcp")
-                _delete(before)
-                path.rename(before)
-            temporary.rename(path)
-            _delete(path.with_suffix(".pt"))  # of the same step, but older; it would count as the newer one
-            sync_folder(self.folder)
-            self._prune(_KEPT)
-
-        try:
-            shards.save(temporary, state, commit)
-        except OSError as error:
-            raise self._unwritable(path, error) from error
-        finally:
-            if ranks.rank() == 0:
-                _delete(temporary)
-
-    def _encode(self, state: dict[str, Any]) -> bytes:
-        contents = checkpoint.encode(state)
-        if not self._verified:  # a foreign optimizer may have a state that cannot be read back: say so now
+    def _verify(self, state: dict[str, Any]) -> None:
+        """Before the first checkpoint: a foreign optimizer may have a state that cannot be read back."""
+        if not self._verified:
             try:
-                checkpoint.decode(contents)
-            except checkpoint.DamagedError as error:
+                file.verify_readable(state)
+            except DamagedError as error:
                 raise StoreError(f"run {self.name}: its state holds more than tensors and numbers ({error})") from error
             self._verified = True
-        return contents
 
     def end(self, state: str, metrics: list[dict[str, Any]], **details: Any) -> None:
-        """Write the last word: metrics, status, and no more than one checkpoint."""
+        """Write the final metrics and status, and keep no more than one checkpoint."""
         self.write_metrics(metrics)
         self.write_status(state, epochs=len(metrics), **details)
-        self._prune(1)
+        self._checkpoints.prune(1)
 
     def remove(self) -> None:
         """Delete the run; not while it is being trained."""
+        if self.folder.is_symlink():
+            raise StoreError(f"{self.folder}: is a symbolic link; remove what it points to, {self.folder.resolve()}")
         with self.lock():
-            doomed = self.folder.with_name(f".removed-{self.name}-{os.getpid()}")
+            trash = self.folder.with_name(f".removed-{self.name}-{os.getpid()}")
             try:
-                self.folder.rename(doomed)
-                shutil.rmtree(doomed)
+                self.folder.rename(trash)
+                shutil.rmtree(trash)
             except OSError as error:
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
 
@@ -269,73 +262,50 @@ class Run:
     def _remedy(self) -> str:
         return f"remove the run and train it again: dynabound runs remove {self.name} --out {self.folder.parent}"
 
-    def _checkpoints(self) -> list[Path]:
-        return sorted(path for path in self.folder.glob("checkpoint-*") if path.suffix in (".pt", ".dcp"))
-
-    def _common_checkpoints(self) -> list[Path]:
-        """Those that process 0 sees; an error for all if another one does not."""
-        paths: list[Path] = ranks.share(self._checkpoints())
-        for number, unseen in enumerate(ranks.gather([path.name for path in paths if not path.exists()])):
-            if unseen:
-                raise StoreError(
-                    f"{self.folder}: process {number} does not see {unseen[0]}, which process 0 sees; "
-                    "--out must be a folder that all processes share"
-                )
-        return paths
-
-    def _prune(self, kept: int) -> None:
-        for path in self._checkpoints()[:-kept]:
-            _delete(path)
+    @property
+    def _retrain(self) -> str:
+        return f"repair it with: dynabound train --resume {self.name} --out {self.folder.parent}"
 
     def _write(self, name: str, contents: bytes, durable: bool = True) -> None:
-        path = self.folder / name
+        with self._writing(self.folder / name):
+            write_whole(self.folder / name, contents, durable)
+
+    @contextlib.contextmanager
+    def _writing(self, path: Path) -> Iterator[None]:
         try:
-            write_whole(path, contents, durable)
+            yield
         except OSError as error:
-            raise self._unwritable(path, error) from error
-
-    def _unwritable(self, path: Path, error: OSError) -> StoreError:
-        return StoreError(
-            f"{path}: cannot be written ({error.strerror}); what was there is kept. Make room, or the folder "
-            f"writable, then: dynabound train --resume {self.name} --out {self.folder.parent}"
-        )
-
-
-def _delete(path: Path) -> None:
-    """Delete a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
+            raise StoreError(
+                f"{path}: cannot be written ({error.strerror or error}); what was there is kept. Make room, or the "
+                f"folder writable, then: dynabound train --resume {self.name} --out {self.folder.parent}"
+            ) from error
 
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _lock_within_a_second(file: IO[bytes]) -> bool:
-    """Ask more than once: someone who looks at the run's state has the lock for an instant."""
-    for _ in range(20):
-        if _try_lock(file):
-            return True
-        time.sleep(0.05)
-    return False
+def _signed(fields: dict[str, Any]) -> dict[str, Any]:
+    """``fields`` and their checksum."""
+    return {**fields, "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
 
 
-def _try_lock(file: IO[bytes]) -> bool:
-    """Take the lock of an open file, which lasts until it is closed or its process dies; False if another has it."""
+def _verified(entry: Any, unsigned: frozenset[str]) -> dict[str, Any]:
+    """The fields of :func:`_signed`; DamagedError if they changed, or have no checksum and keys beyond ``unsigned``."""
+    if not isinstance(entry, dict):
+        raise DamagedError(f"holds a {type(entry).__name__}, not a dict")
+    fields = {key: value for key, value in entry.items() if key != "sha256"}
+    if entry != _signed(fields) if "sha256" in entry else not unsigned.issuperset(fields):
+        raise DamagedError("its checksum does not match")
+    return fields
+
+
+def _parse_json(contents: bytes, kind: type) -> Any:
+    """JSON of the expected type; DamagedError for anything else, also for numbers and nesting beyond all reason."""
     try:
-        if sys.platform == "win32":
-            import msvcrt
-
-            file.seek(1 << 30)  # Windows locks bytes against reading too: take one that nobody reads
-            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-        else:
-            import fcntl
-
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
-            raise  # there are no locks here: to wait for one would be to wait for ever
-        return False
-    return True
+        value = json.loads(contents)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"is not JSON ({str(error)[:80]})") from error
+    if not isinstance(value, kind):
+        raise DamagedError(f"holds a {type(value).__name__}, not a {kind.__name__}")
+    return value

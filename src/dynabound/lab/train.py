@@ -1,26 +1,27 @@
-"""RunSpec -> metrics: one run that can be trusted, killed and resumed."""
+"""RunSpec -> metrics: train one run, which can be killed and resumed at any moment."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import platform
-import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dynabound._version import __version__
-from dynabound.lab import data as datasets
-from dynabound.lab import ranks
+from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
-from dynabound.lab.loop import DivergedError, Training, perplexity
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Run, Store, StoreError
+from dynabound.lab.tasks import datasets
+from dynabound.lab.training.loop import DivergedError, Training, perplexity
 
 __all__ = ["Progress", "Result", "train"]
 
@@ -29,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is."""
+    """The progress of a run."""
 
     run: str
     epoch: int
@@ -38,7 +39,7 @@ class Progress:
     steps: int
     """In the whole run."""
     loss: float
-    """Mean of the epoch so far, as ``metric``, which is an accuracy or a perplexity."""
+    """Mean of the epoch so far; so is ``metric``, an accuracy or a perplexity."""
     metric: float
     metrics: dict[str, Any] | None = None
     """At the end of an epoch: its metrics."""
@@ -68,21 +69,20 @@ def train(
 ) -> Result:
     """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read.
 
-    One that has lost its metrics is trained again. Metrics do not depend on when, how often and by what the run was
-    interrupted. Everything that can be checked is checked before the first write. The caller's random state is left as
-    it was.
+    One that has lost its metrics is trained again. Metrics do not depend on when, how often and how the run was
+    interrupted. Everything is checked before the first write. The caller's random state does not change.
 
     Args:
         spec: what to train.
         store: where runs are kept.
         data_dir: where to look for data first.
         device: "cpu", "cuda", "cuda:1", "mps" …
-        fsdp: cut parameters, gradients and optimizer state up among the processes (FSDP2) instead of giving each all
-            of them; within ``ranks.joined(device, group=True)``.
-        checkpoint_steps: save every so many steps; None: by time alone.
-        checkpoint_minutes: save every so many minutes.
+        fsdp: shard parameters, gradients and optimizer state over the processes (FSDP2); needs
+            ``distributed.joined(device, group=True)``.
+        checkpoint_steps: save every N steps; None: by time alone.
+        checkpoint_minutes: save every N minutes.
         progress: called after every step (on accelerators, every few) and at the end of every epoch.
-        stop: asked as often; when it says True the run is saved and train returns, ``stopped``.
+        stop: called equally often; when it returns True the run is saved and train returns ``stopped``.
 
     Example:
         >>> import tempfile
@@ -92,18 +92,18 @@ def train(
         ('finished', 2, True)
     """
     run = store.run(spec)
-    ended: Result | None = ranks.share(_ended(run))
+    ended: Result | None = distributed.broadcast(_ended(run))
     if ended:
         return ended
-    where = ranks.local_device(device)
+    where = distributed.local_device(device)
     if fsdp:
         _check_fsdp(where)
     data = datasets.load(spec.task, data_dir)
     devices = [where] if where.type == "cuda" else []
     with torch.random.fork_rng(devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         training = Training(spec, data, where, fsdp)
-        with run.lock() if ranks.rank() == 0 else contextlib.nullcontext():
-            ended = ranks.share(_ended(run))  # by another process, while this one was getting ready
+        with run.lock() if distributed.rank() == 0 else contextlib.nullcontext():
+            ended = distributed.broadcast(_ended(run))  # another process may have finished it meanwhile
             if ended:
                 return ended
             session = _Session(run, training, datasets.fingerprint(data), checkpoint_steps, checkpoint_minutes)
@@ -116,7 +116,7 @@ def train(
 
 
 class _Session:
-    """One process's part in a run: when to save, what to tell, how it ends."""
+    """One process's part in a run: when to save, what to report, how it ends."""
 
     def __init__(
         self, run: Run, training: Training, data: str, checkpoint_steps: int | None, checkpoint_minutes: float
@@ -126,17 +126,17 @@ class _Session:
         self.saved_step, self.saved_time = 0, time.monotonic()
 
     def begin(self) -> None:
-        """Take up the last checkpoint, then write what is known."""
+        """Load the last checkpoint, then write what is known."""
         mesh = self.training.mesh
         if mesh is not None:
             state = self.run.load_checkpoint(mesh)
         else:
-            state = ranks.share(self.run.load_checkpoint() if ranks.rank() == 0 else None)
+            state = distributed.broadcast(self.run.load_checkpoint() if distributed.rank() == 0 else None)
         if state is not None:
             self._check(state)
-            self.training.restore(state)
+            self._restore(state)
             self.saved_step = self.training.step
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             session = _environment(self.training, self.data)
             _compare(self.run.environment(), session)
             self.run.begin(self.training.spec, session)
@@ -145,25 +145,36 @@ class _Session:
     def _check(self, state: dict[str, Any]) -> None:
         if state["data"] != self.data:
             raise StoreError(
-                f"run {self.run.name} was begun on other data ({state['data']}, now {self.data}), such as another "
-                f"version's text: give it that, or dynabound runs remove {self.run.name} --out {self.run.folder.parent}"
+                f"run {self.run.name} was started on other data ({state['data']}, now {self.data}; the embedded text "
+                f"differs between Python versions): use that, or remove the run: dynabound runs remove "
+                f"{self.run.name} --out {self.run.folder.parent}"
             )
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        try:
+            self.training.restore(state)
+        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            reason = str(error).partition("\n")[0]
+            raise StoreError(
+                f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); remove the run and train it "
+                f"again: dynabound runs remove {self.run.name} --out {self.run.folder.parent}"
+            ) from error
 
     def run_to_end(self, progress: Callable[[Progress], None] | None, stop: Callable[[], bool] | None) -> Result:
         training, spec = self.training, self.training.spec
         try:
             while training.epoch <= spec.epochs:
                 for _ in training.train_epoch():
-                    stopped, due = ranks.anyone(training.device, bool(stop and stop()), self._due())
+                    stopped, due = distributed.any_rank(training.device, bool(stop and stop()), self._due())
                     if stopped or due:
                         self._save()
                     if stopped:
                         return self._end("stopped", step=training.step)
-                    if progress and ranks.rank() == 0:
+                    if progress and distributed.rank() == 0:
                         progress(self._progress())
                 report = self._progress()
                 metrics = training.finish_epoch()
-                if ranks.rank() == 0:
+                if distributed.rank() == 0:
                     self.run.write_metrics(training.metrics)
                     if progress:
                         progress(replace(report, metrics=metrics))
@@ -181,7 +192,7 @@ class _Session:
         state = {"data": self.data, **self.training.state()}
         if self.training.mesh is not None:
             self.run.save_shards(state)
-        elif ranks.rank() == 0:
+        elif distributed.rank() == 0:
             self.run.save_checkpoint(state)
         self.saved_step, self.saved_time = self.training.step, time.monotonic()
 
@@ -201,7 +212,7 @@ class _Session:
 
     def _end(self, state: str, **details: Any) -> Result:
         metrics = self.training.metrics
-        if ranks.rank() == 0:
+        if distributed.rank() == 0:
             if state == "stopped":
                 self.run.write_status(state, **details)
             else:
@@ -209,8 +220,8 @@ class _Session:
         return Result(self.run, state, metrics, details)
 
     def fail(self, error: BaseException) -> None:
-        """Leave word of what went wrong, if the disk still takes it."""
-        if ranks.rank() == 0:
+        """Record the error, if it can be written."""
+        if distributed.rank() == 0:
             with contextlib.suppress(LabError):
                 if isinstance(error, KeyboardInterrupt):
                     self.run.write_status("stopped", step=self.training.step)
@@ -219,7 +230,7 @@ class _Session:
 
 
 def _ended(run: Run) -> Result | None:
-    if ranks.rank() != 0:
+    if distributed.rank() != 0:
         return None
     status = run.status()
     if status["state"] not in ENDED:
@@ -227,7 +238,7 @@ def _ended(run: Run) -> Result | None:
     details = {key: value for key, value in status.items() if key != "state"}
     try:
         return Result(run, status["state"], run.metrics(), details)
-    except StoreError:  # its result is lost: the same spec gives it again
+    except StoreError:  # the result is lost: train it again
         return None
 
 
@@ -237,7 +248,7 @@ def _check_fsdp(device: torch.device) -> None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise LabError(
             "fsdp=True: there is no process group; use torchrun --nproc-per-node N -m dynabound train … --fsdp, "
-            "or call train within dynabound.lab.ranks.joined(device, group=True)"
+            "or call train inside dynabound.lab.distributed.joined(device, group=True)"
         )
 
 
@@ -247,10 +258,11 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
+        "cpu": _cpu_model(),
         "device": str(training.device),
         "seed": training.spec.seed,
         "threads": torch.get_num_threads(),
-        "ranks": ranks.count(),
+        "ranks": distributed.world_size(),
         "fsdp": training.mesh is not None,
         "data": data,
         "commit": _commit(),
@@ -259,17 +271,30 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The git commit of the working directory, if it has one."""
+    """The commit that dynabound was installed from, if pip installed it from a repository.
+
+    Never asks git about the working directory: that is not dynabound's, and its configuration may run programs.
+    """
     try:
-        command = ["git", "describe", "--always", "--dirty", "--abbrev=40"]
-        answer = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
+        origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
         return None
-    return answer.stdout.strip() or None
+    commit = origin.get("vcs_info", {}).get("commit_id")
+    return str(commit) if commit else None
+
+
+def _cpu_model() -> str:
+    """The processor's name: the last digits of a training depend on it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    fields = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in fields if key.strip() == "model name"), platform.machine())
 
 
 def _compare(sessions: list[dict[str, Any]], now: dict[str, Any]) -> None:
-    """Say so if a run goes on under conditions that may change its last bits."""
+    """Warn if a run is resumed under conditions that may change its last bits."""
     for key in ("torch", "device", "threads", "ranks", "fsdp"):
         if sessions and sessions[-1].get(key, now[key]) != now[key]:
-            log.warning("the run was begun with %s %s and goes on with %s", key, sessions[-1][key], now[key])
+            log.warning("the run was started with %s %s and is resumed with %s", key, sessions[-1][key], now[key])

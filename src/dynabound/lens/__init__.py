@@ -1,4 +1,4 @@
-"""The learning-rate lens: see the rate of every parameter, for any adaptive optimizer."""
+"""The learning-rate lens: the effective learning rate of every parameter, for many optimizers."""
 
 from dynabound.lens.history import History, load
 from dynabound.lens.rates import Rates, effective_lr, register

@@ -1,4 +1,4 @@
-"""What bounds will do, before any training: when they clip rates of a given size, when AdaBound is all but SGD."""
+"""What bounds will do, before any training: when they clip rates of a given size, and when AdaBound is nearly SGD."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynabound._checks import check_positive, did_you_mean
 from dynabound._files import replacing
+from dynabound._html import html_text
 from dynabound.bounds import FAMILIES, Certificate, certificate, evaluate
+from dynabound.lens import draw
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,30 +21,36 @@ if TYPE_CHECKING:
 __all__ = ["Forecast", "forecast"]
 
 _GRADIENTS = tuple(10.0**-exponent for exponent in range(7))
-_NEVER = 2**62
+_NEVER = 2**62  # a step beyond any training
+_NEEDS = [
+    "convex losses on a bounded set (box)",
+    "the step size α/√t (sqrt_decay=True), not the default constant one",
+    "β₁ = 0, or a β₁ₜ that decays (beta1_decay)",
+]
+"""What the guarantee needs besides the bounds."""
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The course of the bounds [α*·l(t), α*·u(t)]; steps are None where the time never comes."""
+    """The bounds [α*·l(t), α*·u(t)] over the steps; a step is None if it never comes."""
 
     family: str
     lr: float
     final_lr: float
     gamma: float
     within: dict[str, int | None]
-    """The first step at which every rate is within 10% and 1% of the final one."""
+    """The first step from which every rate is within 10%, and within 1%, of the final learning rate."""
     clipped: list[dict[str, Any]]
-    """For gradients of a constant size: Adam's rate lr / size, and from which step on which bound clips it."""
+    """For gradients of a constant size: Adam's rate lr / size, the bound that clips it, and from which step."""
     curve: dict[str, list[float]]
-    """Steps, spread evenly on a logarithmic scale, with the lower and the upper bound."""
+    """Steps, evenly spaced on a logarithmic scale, with the lower and the upper bound."""
     certificate: Certificate
-    """What the theory says of the bounds."""
+    """What the theory says about the bounds."""
 
     def text(self, with_certificate: bool = False) -> str:
-        """The forecast for a terminal, with a drawing of the funnel."""
+        """The forecast as text for a terminal, with the bounds drawn in characters."""
         lines = [f"bounds={self.family!r}, final_lr={self.final_lr:g}, gamma={self.gamma:g}, lr={self.lr:g}", ""]
-        lines += _drawing(self.curve, self.final_lr)
+        lines += _bounds_in_characters(self.curve, self.final_lr)
         lines.append("")
         lines += [f"within {margin:>3} of SGD {_when(step)}" for margin, step in self.within.items()]
         lines += ["", f"gradients of size   Adam's rate ({self.lr:g}/size)   clipped"]
@@ -52,23 +61,27 @@ class Forecast:
             )
             lines.append(f"{row['gradient']:>17.0e}   {row['rate']:>{width}.3g}   {when}")
         if with_certificate:
-            proof = self.certificate
-            lines += ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
-            lines += [f"regret guaranteed to be O(M·√T): {'yes' if proof.guaranteed else 'no'}, M = {proof.m:g}"]
+            lines += _certificate_lines(self.certificate)
         return "\n".join(lines)
 
-    def figure(self) -> Figure:
-        """The funnel as a matplotlib Figure."""
-        from dynabound.lens import draw
+    def _repr_html_(self) -> str:
+        return html_text(self.text(with_certificate=True))
 
+    def figure(self) -> Figure:
+        """The bounds over the steps as a matplotlib Figure."""
         marks = {f"within {margin} of SGD": step for margin, step in self.within.items() if step is not None}
         title = f"AdaBound's bounds: {self.family}, final_lr = {self.final_lr:g}, γ = {self.gamma:g}"
         return draw.bounds_funnel(self.curve, self.final_lr, marks, title)
 
     def json(self) -> str:
         """The fields as JSON."""
-        proof = {"meets_theorem_4": self.certificate.meets_theorem_4, "guaranteed": self.certificate.guaranteed}
-        return json.dumps({**asdict(self), "certificate": {**proof, "m": self.certificate.m}})
+        proof: dict[str, Any] = {
+            "meets_theorem_4": self.certificate.meets_theorem_4,
+            "guaranteed": self.certificate.guaranteed,
+        }
+        proof |= {"m": self.certificate.m, "largest_upper": self.certificate.largest_upper}
+        proof |= {"needs": _NEEDS, "useful_from": self.certificate.useful_from()}
+        return json.dumps({**asdict(self), "certificate": proof})
 
     def save(self, folder: Path) -> None:
         """Write ``bounds.png`` and ``bounds.json``."""
@@ -80,7 +93,7 @@ class Forecast:
 
 
 def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, family: str = "harmonic") -> Forecast:
-    """The course of a family's bounds. Adam's bias corrections, which fade early, are left out of its rates.
+    """Forecast the bounds of a family. Adam's rates are without the bias corrections, which soon vanish.
 
     Example:
         >>> from dynabound.lens.forecast import forecast
@@ -89,11 +102,10 @@ def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, famil
         >>> forecast(lr=1e-3, final_lr=0.1).clipped[0]
         {'gradient': 1.0, 'rate': 0.001, 'bound': 'lower', 'step': 11}
     """
-    if not (math.isfinite(lr) and lr > 0):
-        raise ValueError(f"lr={lr!r}: must be a finite number > 0")
-    families = [name for name in FAMILIES if name != "constant"]  # whose course is no news
+    check_positive("lr", lr)
+    families = [name for name in FAMILIES if name != "constant"]  # there is nothing to forecast for constant bounds
     if family not in families:
-        raise ValueError(f"family={family!r}: must be one of {', '.join(families)}")
+        raise ValueError(f"family={family!r}: must be one of {', '.join(families)}{did_you_mean(family, families)}")
     proof = certificate(family, gamma, final_lr)  # also checks the arguments
 
     def bounds(step: int) -> tuple[float, float]:
@@ -101,7 +113,7 @@ def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, famil
         return final_lr * lower, final_lr * upper
 
     def close(margin: float) -> Callable[[int], bool]:
-        # The last digits of 1 − 1/(γt+1) must not put the step off by one.
+        # The rounding error of 1 − 1/(γt+1) must not shift the step by one.
         slack = margin * (1 + 1e-9)
         return lambda step: bounds(step)[0] >= final_lr * (1 - slack) and bounds(step)[1] <= final_lr * (1 + slack)
 
@@ -134,12 +146,25 @@ def _first(holds: Callable[[int], bool]) -> int | None:
     return high
 
 
+def _certificate_lines(proof: Certificate) -> list[str]:
+    """What the theory says of the bounds, and of what it does not."""
+    lines = ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
+    if not proof.guaranteed:
+        return [*lines, "regret guaranteed to be O(√T): no, for no choice of the other settings"]
+    lines.append(
+        f"regret guaranteed to be O(√T): only with the following, M = {proof.m:g}, R∞ = {proof.largest_upper:g}"
+    )
+    lines += [f"  - {need}" for need in _NEEDS]
+    useful = f"better than the trivial bound D·G·T from T = {proof.useful_from():.2g} on"
+    return [*lines, f"{useful} (diameter D = 2, gradients up to G = 1, one dimension)"]
+
+
 def _when(step: int | None) -> str:
     return "never" if step is None else f"from step {step:,}"
 
 
-def _drawing(curve: dict[str, list[float]], final_lr: float, width: int = 40) -> list[str]:
-    """The funnel in characters: a row for each power of ten, the rates from 10⁻³ to 10³ times the final one."""
+def _bounds_in_characters(curve: dict[str, list[float]], final_lr: float, width: int = 40) -> list[str]:
+    """A row for each step that is a power of ten; the width spans 10⁻³ to 10³ times the final learning rate."""
 
     def column(rate: float) -> int:
         return round(width * (math.log10(rate / final_lr) + 3) / 6)

@@ -1,7 +1,8 @@
-"""What the lens has seen: statistics of the learning rates over time, as plain data, table, file and pictures."""
+"""The record of a lens: statistics of the learning rates over time, as plain data, table, file and figures."""
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -9,31 +10,38 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
+from dynabound._checks import check_positive, did_you_mean
+from dynabound._extras import need
 from dynabound._files import replacing
-from dynabound.lens._extra import need
+from dynabound._html import html_text
+from dynabound.lens import draw, table
+from dynabound.lens.measure import column_names
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = ["History", "load"]
 
+Record: TypeAlias = "dict[str, dict[str, float]]"
+"""The statistics of each parameter, by name: one snapshot."""
 LIMIT = 512
 """The most snapshots that a history keeps."""
 _FORMAT = "dynabound.lens 1"
+_SETTINGS = ("optimizer_name", "every", "stride", "extremes", "quantiles", "steps", "shapes")
 
 
 @dataclass(eq=False)
 class History:
     """Snapshots of the rates of every parameter, evenly spread over the steps; at most 512 of them.
 
-    Each snapshot has a row for each parameter (NaN for one that has had no gradient yet) and a column for each of
+    Each snapshot has a row for each parameter (NaN while it has had no gradient) and a column for each of
     :attr:`columns`. ``clipped_low``, ``clipped_high``, ``below`` and ``above`` are shares of the elements: those that
-    a bound moved, and those outside the extremes. ``nan`` and ``inf`` are counts.
+    a bound clips, and those outside the extremes. ``nan`` and ``inf`` are counts.
     """
 
     optimizer_name: str
@@ -46,7 +54,7 @@ class History:
     patches: dict[str, Tensor] = field(default_factory=dict, repr=False)
     """A few neighbouring rates of each parameter in the last snapshot: a 3×3 kernel, or the first ten of a vector."""
     stride: int = 0
-    """The distance of the snapshots in steps: ``every``, doubled at each thinning."""
+    """The number of steps between snapshots: ``every``, doubled each time that snapshots are dropped."""
     _snapshots: list[Tensor] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
@@ -55,12 +63,10 @@ class History:
     @property
     def columns(self) -> tuple[str, ...]:
         """The names of the statistics."""
-        quantiles = ["median" if q == 0.5 else f"q{100 * q:g}" for q in self.quantiles]
-        bounds = ("lower", "upper", "clipped_low", "clipped_high")
-        return ("min", *quantiles, "max", *bounds, "below", "above", "nan", "inf")
+        return column_names(self.quantiles)
 
     def add(self, step: int, rows: Mapping[str, Sequence[float] | None]) -> None:
-        """Append a snapshot, after dropping every second one if there are too many; None is no gradient so far."""
+        """Append a snapshot, after dropping every second one at the limit; None: the parameter had no gradient yet."""
         if len(self.steps) >= LIMIT:
             self.stride *= 2
             kept = [i for i, old in enumerate(self.steps) if (old - self.steps[0]) % self.stride == 0]
@@ -71,18 +77,19 @@ class History:
         self._snapshots.append(torch.tensor([rows.get(name) or missing for name in self.shapes], dtype=torch.float64))
 
     def values(self) -> Tensor:
-        """All that was recorded, as a float64 tensor of snapshots × parameters × columns."""
+        """The whole record as a float64 tensor of snapshots × parameters × columns."""
         self._check_not_empty()
         values = torch.full((len(self.steps), len(self.shapes), len(self.columns)), math.nan, dtype=torch.float64)
         for row, snapshot in zip(values, self._snapshots, strict=True):
-            row[: len(snapshot)] = snapshot  # a parameter that was added later has no rates before
+            row[: len(snapshot)] = snapshot  # a parameter that was added later has no earlier rates
         return values
 
     def series(self, layer: str, column: str) -> Tensor:
         """One statistic of one parameter, snapshot by snapshot; ``steps`` are the times."""
         (name,) = self.check_layers([layer])
         if column not in self.columns:
-            raise ValueError(f"column={column!r}: must be one of {', '.join(self.columns)}")
+            hint = did_you_mean(column, self.columns)
+            raise ValueError(f"column={column!r}: must be one of {', '.join(self.columns)}{hint}")
         return self.values()[:, list(self.shapes).index(name), self.columns.index(column)]
 
     def latest(self) -> dict[str, dict[str, float] | None]:
@@ -91,13 +98,28 @@ class History:
         named = {name: dict(zip(self.columns, row, strict=True)) for name, row in zip(self.shapes, rows, strict=True)}
         return {name: None if math.isnan(row["nan"]) else row for name, row in named.items()}
 
+    def records(self) -> list[dict[str, Any]]:
+        """The whole record as one flat dictionary for each snapshot and parameter, for pandas, W&B or MLflow.
+
+        Each has ``step``, ``parameter`` and the :attr:`columns`, without those that do not exist: all of a parameter
+        that has had no gradient, the bounds of an optimizer that has none.
+        """
+        return [
+            {"step": step, "parameter": name}
+            | {column: value for column, value in zip(self.columns, row, strict=True) if not math.isnan(value)}
+            for step, snapshot in zip(self.steps, self.values(), strict=True)
+            for name, row in zip(self.shapes, snapshot.tolist(), strict=True)
+            if not math.isnan(row[-1])
+        ]
+
     def check_layers(self, layers: Sequence[str]) -> list[str]:
-        """The names as they are, or a ValueError that lists the known ones."""
+        """``layers`` as a list of names, if all are known."""
         self._check_not_empty()
         names = [layers] if isinstance(layers, str) else list(layers)
         unknown = [name for name in names if name not in self.shapes]
         if unknown or not names:
-            raise ValueError(f"layers={layers!r}: must be names among {', '.join(self.shapes)}")
+            hint = did_you_mean(unknown[0], self.shapes) if unknown else ""
+            raise ValueError(f"layers={layers!r}: must be names among {', '.join(self.shapes)}{hint}")
         return names
 
     def _check_not_empty(self) -> None:
@@ -107,8 +129,7 @@ class History:
     def summary(self) -> dict[str, Any]:
         """The last snapshot as plain data: of each parameter, and of all rates together.
 
-        None stands for what does not exist: the rates of a parameter without gradients, the bounds of an optimizer
-        that has none.
+        None means that there is none: no rates of a parameter without gradients, no bounds of an Adam.
         """
         parameters: dict[str, dict[str, Any]] = {}
         for name, row in self.latest().items():
@@ -134,10 +155,15 @@ class History:
         }
 
     def table(self, console: Any = None) -> None:
-        """Print the last snapshot as a table, to a rich ``Console`` of your choice if you have one."""
-        from dynabound.lens import table
+        """Print the last snapshot as a table, to ``console`` (a rich ``Console``) or the terminal.
 
-        (console or need("rich.console").Console()).print(table.build(self.summary()))
+        Columns that are zero for every parameter are left out, so that the table fits into 80 columns.
+        """
+        console = console or need("rich.console").Console()
+        console.print(table.build(self.summary(), console.width))
+
+    def _repr_html_(self) -> str:
+        return table.html(self.summary()) if self.steps else html_text(f"{type(self).__name__}: no snapshot yet")
 
     def heatmap(self, layers: Sequence[str] | None = None) -> Figure:
         """The paper's Figure 1: log₁₀ of single rates in the last snapshot; lighter is smaller.
@@ -145,49 +171,88 @@ class History:
         Args:
             layers: names of parameters. None: nine with 3×3 kernels, from first to last, and the last bias.
         """
-        from dynabound.lens import draw
+        names = self._kernels() if layers is None else self.check_layers(layers)
+        waiting = [name for name in names if name not in self.patches]
+        if waiting:
+            raise ValueError(f"layers={layers!r}: {', '.join(waiting)} has had no gradient, so it has no rate")
+        return draw.heatmap({name: self.patches[name] for name in names}, self.extremes, self._title())
 
-        return draw.heatmap(self, layers)
+    def _kernels(self) -> list[str]:
+        """Nine parameters with 3×3 kernels, else nine matrices, from first to last, and the last vector (a bias)."""
+        self._check_not_empty()
+        matrices = [name for name, patch in self.patches.items() if patch.ndim == 2]
+        kernels = [name for name in matrices if self.shapes[name][2:] == (3, 3)] or matrices
+        vectors = [name for name, patch in self.patches.items() if patch.ndim == 1]
+        count = min(9, len(kernels))
+        chosen = [kernels[round(i * (len(kernels) - 1) / max(1, count - 1))] for i in range(count)]
+        if not chosen + vectors:
+            raise RuntimeError("no parameter has had a gradient, so there is no rate to draw")
+        return chosen + vectors[-1:]
 
     def evolution(self, layers: Sequence[str] | None = None, steps_per_epoch: int | None = None) -> Figure:
-        """The paper's last figure: smallest, median and largest rate over time, before the funnel of the bounds.
+        """The paper's last figure: minimum, median and maximum of the rates over time, and the band of the bounds.
 
         Args:
             layers: names of parameters. None: the first and the last weight.
-            steps_per_epoch: count the time in epochs of so many steps.
+            steps_per_epoch: the number of steps in an epoch, to show the time in epochs.
         """
-        from dynabound.lens import draw
+        if steps_per_epoch is not None:
+            check_positive("steps_per_epoch", steps_per_epoch)
+        names = self.check_layers(self._ends() if layers is None else layers)
+        panels = {name: {column: self.series(name, column) for column in self.columns} for name in names}
+        times = [step / (steps_per_epoch or 1) for step in self.steps]
+        unit = "step" if steps_per_epoch is None else "epoch"
+        return draw.evolution(panels, times, unit, f"Learning rates of {self.optimizer_name} over time")
 
-        return draw.evolution(self, layers, steps_per_epoch)
+    def _ends(self) -> list[str]:
+        """The first and the last parameter that is a matrix or a kernel, of those that have rates."""
+        weights = [name for name in self.patches if len(self.shapes[name]) > 1]
+        names = weights or list(self.patches) or list(self.shapes)
+        return list(dict.fromkeys((*names[:1], *names[-1:])))
 
     def funnel(self) -> Figure:
-        """Where the rates of every parameter lie in the last snapshot, between the bounds and the extremes."""
-        from dynabound.lens import draw
+        """The range of every parameter's rates in the last snapshot, with the bounds and the extremes."""
+        middle = (self.columns[1], self.columns[len(self.quantiles)]) if len(self.quantiles) > 1 else None
+        return draw.funnel(self.latest(), middle, self.extremes, self._title())
 
-        return draw.funnel(self)
+    def _title(self) -> str:
+        return f"Learning rates of {self.optimizer_name} at step {self.steps[-1]:,}"
 
     def to_tensorboard(self, writer: Any, since: int = 0) -> None:
         """Write the snapshots taken after step ``since`` to a ``SummaryWriter`` of ``torch.utils.tensorboard``."""
-        columns = {name: i for i, name in enumerate(self.columns) if name not in ("lower", "upper")}
-        for step, snapshot in zip(self.steps, self.values(), strict=True):
-            for name, row in zip(self.shapes, snapshot.tolist(), strict=True):
-                for column, index in columns.items():
-                    if step > since and not math.isnan(row[index]):
-                        writer.add_scalar(f"learning_rate/{name}/{column}", row[index], step)
+        for record in self.records():
+            step, name = record.pop("step"), record.pop("parameter")
+            for column, value in record.items() if step > since else ():
+                writer.add_scalar(f"learning_rate/{name}/{column}", value, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record as plain values and tensors, for a checkpoint that ``torch.load`` reads with ``weights_only``."""
+        state = {name: getattr(self, name) for name in _SETTINGS}
+        return {**state, "patches": dict(self.patches), "values": self.values() if self.steps else None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the record by that of a :meth:`state_dict`."""
+        missing = [name for name in (*_SETTINGS, "patches", "values") if name not in state]
+        if missing:
+            raise ValueError(f"state without {', '.join(missing)}: must be the state_dict() of a lens")
+        if state["optimizer_name"] != self.optimizer_name:
+            raise ValueError(f"state of {state['optimizer_name']}: must be that of a lens on {self.optimizer_name}")
+        for name in _SETTINGS:
+            setattr(self, name, copy.copy(state[name]))
+        self.patches = dict(state["patches"])
+        self._snapshots = [] if state["values"] is None else list(state["values"].clone())
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one ``.npz`` file of numbers and JSON; ``dynabound.lens.load`` reads it."""
+        """Write the record to an ``.npz`` file of numbers and JSON, which :func:`dynabound.lens.load` reads."""
         np = need("numpy")
-        header = {"format": _FORMAT, "optimizer_name": self.optimizer_name, "every": self.every}
-        header |= {"stride": self.stride, "extremes": self.extremes, "quantiles": self.quantiles, "steps": self.steps}
-        header |= {"shapes": self.shapes, "patches": list(self.patches)}
+        header = {"format": _FORMAT, **{name: getattr(self, name) for name in _SETTINGS}, "patches": list(self.patches)}
         arrays = {f"patch{i}": patch.numpy() for i, patch in enumerate(self.patches.values())}
         with replacing(Path(path)) as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), values=self.values().numpy(), **arrays)
 
 
 def load(path: str | os.PathLike[str]) -> History:
-    """Read what :meth:`History.save` wrote. Nothing is unpickled."""
+    """Read a file that :meth:`History.save` wrote. Nothing is unpickled."""
     np = need("numpy")
     try:
         with np.load(path, allow_pickle=False) as file:

@@ -1,12 +1,10 @@
-"""LearningRateLens: when to look at the rates, and what to measure."""
+"""LearningRateLens: a hook on an optimizer that decides when to look at the rates."""
 
 from __future__ import annotations
 
-import math
 import weakref
-import zlib
-from collections.abc import Sequence
-from numbers import Real
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,34 +13,40 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import Self
 
-from dynabound.lens.history import History
-from dynabound.lens.rates import Rates, last_rates, rule_of
-from dynabound.optim._dtensor import whole
+from dynabound._checks import check_number, check_numbers
+from dynabound.lens.history import History, Record
+from dynabound.lens.measure import Measure
+from dynabound.lens.rates import last_rates, rule_of, unwrap
 
 __all__ = ["LearningRateLens"]
 
 
 class LearningRateLens(History):
-    """Watches the learning rate of every parameter that an optimizer updates.
+    """Record the learning rate of every parameter that an optimizer updates.
 
-    It looks after the optimizer's first step, every ``every`` steps from there, and when it is detached, and never
-    changes training: not its numbers, not its random state. Of each parameter it keeps the smallest, some quantiles
-    and the largest rate, the bounds, and the shares that the bounds moved and that are extreme. In a long run it
-    keeps every second snapshot, then every fourth, and so on: at most 512.
+    The lens takes a snapshot after the optimizer's first step, every ``every`` steps from there, and when it is
+    detached. It never changes training: not its numbers, not its random state. For each parameter it keeps the
+    minimum, some quantiles and the maximum of the rates, the bounds, the shares of rates that the bounds clip, and
+    the shares that are extreme. A long run keeps at most 512 snapshots: every second one is dropped when there are
+    more, and the lens then looks half as often.
 
-    Of DTensors (FSDP2) it gathers the rates of one whole parameter at a time, so that all processes, each of which
-    must have a lens, keep the same record.
+    With DTensors (FSDP2) it gathers the rates of one full parameter at a time. Every process must have a lens, and
+    all of them keep the same record.
 
     Args:
-        optimizer: an optimizer that :func:`~dynabound.lens.effective_lr` knows. One lens watches one optimizer.
-        model: what gives the parameters their names; a DistributedDataParallel or compiled model gives those of the
-            model inside. A parameter of the optimizer that is not in it is named by its place, ``param_groups[0][3]``.
-        every: the number of steps from one look to the next.
-        sample: quantiles are those of so many elements of a parameter, drawn at random once and for all, or of all
-            elements if they are not more. Everything else is exact.
-        extremes: rates outside of (low, high) count as extreme; the default is the paper's.
-        quantiles: which quantiles to keep; the median is always kept.
-        seed: of the choice of elements.
+        optimizer: an optimizer that :func:`~dynabound.lens.effective_lr` knows, or a wrapper around one. Use one lens
+            for each optimizer.
+        model: the module that gives the parameters their names. A compiled model and the wrappers of
+            DistributedDataParallel and Lightning Fabric are unwrapped. A parameter that is not in the model is named
+            by its position, ``param_groups[0][3]``.
+        every: the number of steps from one snapshot to the next.
+        sample: quantiles are computed from this number of randomly chosen elements of a larger parameter, the same
+            ones each time. Everything else is exact.
+        extremes: rates outside of (low, high) count as extreme; the defaults are the paper's.
+        quantiles: the quantiles to keep; the median is always kept.
+        seed: the seed of the random choice of elements.
+        on_look: called after each snapshot with the step and its record: a dictionary of statistics for each
+            parameter that has rates, by name. See :meth:`~dynabound.lens.History.records`.
 
     Example:
         >>> import torch
@@ -69,37 +73,44 @@ class LearningRateLens(History):
         extremes: tuple[float, float] = (1e-2, 1e3),
         quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
         seed: int = 0,
+        on_look: Callable[[int, Record], object] | None = None,
     ) -> None:
+        optimizer = unwrap(optimizer)
         rule_of(optimizer)
-        for name, value in (("every", every), ("sample", sample)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name}={value!r}: must be an integer >= 1")
-        numbers = _numbers("extremes", extremes, "two numbers (low, high) with 0 <= low < high")
-        if len(numbers) != 2 or not 0 <= numbers[0] < numbers[1]:
-            raise ValueError(f"extremes={extremes!r}: must be two numbers (low, high) with 0 <= low < high")
-        shares = _numbers("quantiles", quantiles, "numbers between 0 and 1")
-        if not all(0 < share < 1 for share in shares):
-            raise ValueError(f"quantiles={quantiles!r}: must be numbers between 0 and 1, which are min and max")
-        shares = tuple(sorted({*shares, 0.5}))
-        super().__init__(type(optimizer).__name__, every, (numbers[0], numbers[1]), shares)
-        self.sample, self.seed = sample, seed
-        # Weak, so that a lens that is kept for its record does not keep the training's memory.
-        self._optimizer, self._model = weakref.ref(optimizer), weakref.ref(_unwrap(model))
+        every, self.sample = (
+            int(check_number(name, value, lambda x: x >= 1 and x.is_integer(), "an integer >= 1"))
+            for name, value in (("every", every), ("sample", sample))
+        )
+        low, high = check_numbers(
+            "extremes",
+            extremes,
+            lambda x: len(x) == 2 and 0 <= x[0] < x[1],
+            "two numbers (low, high) with 0 <= low < high",
+        )
+        shares = check_numbers("quantiles", quantiles, lambda x: all(0 < q < 1 for q in x), "numbers between 0 and 1")
+        if on_look is not None and not callable(on_look):
+            raise TypeError(f"on_look={on_look!r}: must be a callable (step, record), or None")
+        self.seed, self.on_look = seed, on_look
+        super().__init__(type(optimizer).__name__, every, (low, high), tuple(sorted({*shares, 0.5})))
+        self._measure = Measure(self.extremes, self.quantiles, self.sample, seed)
+        # Weak references: a lens that is kept for its record must not keep the memory of the training.
+        self._optimizer: Any = weakref.ref(optimizer)
+        self._model: Any = weakref.ref(_unwrap(model))
         self._handle: Any = None
         self._step = 0
         self._groups: list[dict[str, Any]] = []
 
     def attach(self) -> Self:
-        """Begin to watch. The lens, so that ``lens = LearningRateLens(…).attach()`` works."""
+        """Start recording, and return the lens: ``lens = LearningRateLens(…).attach()``."""
         optimizer = self._optimizer()
         if optimizer is None:
-            raise RuntimeError("the optimizer no longer exists: make a new lens")
+            raise RuntimeError("the optimizer no longer exists, or the lens was unpickled: make a new lens")
         if self._handle is None:
             self._handle = optimizer.register_step_post_hook(self._on_step)
         return self
 
     def detach(self) -> None:
-        """Look a last time, if there was a step since, and stop watching; the record stays."""
+        """Take a last snapshot, if there was a step since the last one, and stop recording; the record stays."""
         if self._handle is None:
             return
         self._handle.remove()
@@ -115,13 +126,35 @@ class LearningRateLens(History):
     def __exit__(self, *_: object) -> None:
         self.detach()
 
+    def state_dict(self) -> dict[str, Any]:
+        """The record and the number of steps, as plain values and tensors for a checkpoint."""
+        return {**super().state_dict(), "step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the record of a ``state_dict()``, with its ``every``, extremes and quantiles.
+
+        The last snapshot of a lens that was detached between two regular ones is dropped: without the interruption it
+        would not exist.
+        """
+        super().load_state_dict(state)
+        if self.steps and (self.steps[-1] - self.steps[0]) % self.stride:
+            del self.steps[-1], self._snapshots[-1]
+        self._step = state.get("step", max(self.steps, default=0))
+        self._measure = replace(self._measure, extremes=self.extremes, quantiles=self.quantiles)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The record and the settings, without the optimizer and the model: an unpickled lens is detached."""
+        if self._handle is not None:
+            raise TypeError("a lens that is attached cannot be pickled or copied: call detach() first")
+        return {**self.__dict__, "_optimizer": _nothing, "_model": _nothing, "on_look": None}
+
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._step += 1
-        if not self._groups:  # the first step since attach: a resumed optimizer has counted before
+        if not self._groups:  # the first step since attach: a resumed optimizer has counted the steps before
             counts = [int(state.get("step", 0)) for state in optimizer.state.values()]
             self._step = max(self._step, *counts, 0)
-        # Schedulers change rates and betas before the last look, at detach; tensors even in place.
+        # Schedulers change rates and betas before the last look, in detach; they change tensors in place.
         self._groups = [
             {key: value.detach().clone() if isinstance(value, Tensor) else value for key, value in group.items()}
             for group in optimizer.param_groups
@@ -138,67 +171,29 @@ class LearningRateLens(History):
             for j, param in enumerate(group["params"]):
                 name = names.get(param, f"param_groups[{i}][{j}]")
                 rates = None
-                # Without state, as in plain SGD, only the gradient tells whether there was an update.
+                # Plain SGD has no state: there, only the gradient shows whether the parameter was updated.
                 if param.grad is not None or optimizer.state.get(param) or name in self.patches:
                     rates = last_rates(optimizer, group, param)
                 self.shapes.setdefault(name, tuple(param.shape))
-                rows[name] = None if rates is None else self._measure(name, rates)
+                rows[name] = None
+                if rates is not None:
+                    rows[name], self.patches[name], self.shapes[name] = self._measure(name, rates)
         self.add(self._step, rows)
-
-    def _measure(self, name: str, given: Rates) -> list[float]:
-        """The columns of one parameter; NaN is counted, and left out of the order statistics."""
-        given = Rates(whole(given.unclipped), given.bounds)
-        rates = given.clip(given.unclipped)
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
-        self.shapes[name], self.patches[name] = tuple(rates.shape), _patch(rates, generator)
-        flat = rates.flatten()
-        count = flat.numel()
-        nan = _count(flat.isnan())
-        valid = flat[~flat.isnan()] if nan else flat
-        sample = valid
-        if valid.numel() > self.sample:
-            sample = valid[torch.randint(valid.numel(), (self.sample,), generator=generator).to(valid.device)]
-        ends, order = [math.nan, math.nan], [math.nan] * len(self.quantiles)
-        if valid.numel():
-            ends = torch.stack(valid.aminmax()).tolist()
-            # The smallest element with a share of at least q up to it: no mean of two, which would make NaN of ∞ − ∞.
-            places = [math.ceil(q * sample.numel()) - 1 for q in self.quantiles]
-            order = sample.sort().values[places].tolist()
-        shares = [math.nan] * 4
-        if given.bounds is not None:
-            clipped = given.unclipped < given.bounds[0], given.unclipped > given.bounds[1]
-            shares = [*given.bounds, *(_count(mask) / max(count, 1) for mask in clipped)]
-        extreme = flat < self.extremes[0], flat > self.extremes[1]
-        shares += [_count(mask) / max(count, 1) for mask in extreme]
-        return [ends[0], *order, ends[1], *shares, nan, _count(flat.isinf())]
+        if self.on_look is not None:
+            named = {name: row for name, row in rows.items() if row is not None}
+            self.on_look(self._step, {name: dict(zip(self.columns, row, strict=True)) for name, row in named.items()})
 
 
-def _count(mask: Tensor) -> int:
-    return int(mask.count_nonzero())
-
-
-def _patch(rates: Tensor, generator: torch.Generator) -> Tensor:
-    """Neighbouring rates: at most 3×3 of one kernel or matrix, or the first ten of a vector; a copy on the CPU."""
-    rates = rates.squeeze()
-    if rates.ndim < 2 or not rates.numel():
-        return rates.reshape(-1)[:10].cpu().clone()
-    *leading, rows, columns = rates.shape
-    place: list[Any] = [int(torch.randint(size, (), generator=generator)) for size in leading]
-    for size in (rows, columns):
-        start = int(torch.randint(max(1, size - 2), (), generator=generator))
-        place.append(slice(start, start + 3))
-    return rates[tuple(place)].cpu().clone()
+def _nothing() -> None:
+    """A dead reference."""
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
-    """The model whose parameters have the names that the user gave them."""
+    """The innermost model, whose parameters have the names that the user gave them."""
     if isinstance(model, (DataParallel, DistributedDataParallel)):
         return _unwrap(model.module)
-    inner = getattr(model, "_orig_mod", None)  # torch.compile
-    return model if inner is None else _unwrap(inner)
-
-
-def _numbers(name: str, values: Any, allowed: str) -> tuple[float, ...]:
-    if not isinstance(values, (tuple, list)) or any(isinstance(v, bool) or not isinstance(v, Real) for v in values):
-        raise TypeError(f"{name}={values!r}: must be {allowed}")
-    return tuple(map(float, values))
+    for name in ("_orig_mod", "_forward_module"):  # torch.compile, Lightning Fabric
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return _unwrap(inner)
+    return model

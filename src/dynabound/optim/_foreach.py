@@ -37,7 +37,7 @@ def _update_lists(lists: list[list[Tensor]], grads: list[Tensor], s: Scalars) ->
         grads = list(torch._foreach_neg(grads))
     if s.l2 != 0:
         grads = list(torch._foreach_add(grads, params, alpha=s.l2))
-    torch._foreach_lerp_(exp_avgs, grads, _spread(1 - s.beta1))
+    torch._foreach_lerp_(exp_avgs, grads, _per_param(1 - s.beta1))
     torch._foreach_mul_(exp_avg_sqs, s.beta2)
     torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - s.beta2)
     if max_exp_avg_sqs:
@@ -46,17 +46,17 @@ def _update_lists(lists: list[list[Tensor]], grads: list[Tensor], s: Scalars) ->
     rates = torch._foreach_sqrt(exp_avg_sqs)
     torch._foreach_add_(rates, s.eps)
     torch._foreach_reciprocal_(rates)
-    torch._foreach_mul_(rates, _spread(s.step_size))
-    torch._foreach_clamp_min_(rates, _spread(s.lower))
-    torch._foreach_clamp_max_(rates, _spread(s.upper))
+    torch._foreach_mul_(rates, _per_param(s.step_size))
+    torch._foreach_clamp_min_(rates, _per_param(s.lower))
+    torch._foreach_clamp_max_(rates, _per_param(s.upper))
     if isinstance(s.shrink, Tensor) or s.shrink != 1:
-        torch._foreach_mul_(params, _spread(s.shrink))
+        torch._foreach_mul_(params, _per_param(s.shrink))
     torch._foreach_addcmul_(params, rates, exp_avgs, value=-1)
     if s.low > float("-inf") or s.high < float("inf"):
         torch._foreach_clamp_min_(params, s.low)
         torch._foreach_clamp_max_(params, s.high)
 
 
-def _spread(scalar: Any) -> Any:
+def _per_param(scalar: Any) -> Any:
     """A vector of one scalar per parameter as the list of tensors that foreach functions take."""
     return list(scalar.unbind()) if isinstance(scalar, Tensor) and scalar.dim() else scalar

@@ -1,4 +1,4 @@
-"""The update rule, tensor by tensor: the readable one."""
+"""The update rule, one tensor at a time: the readable version."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def update(
     """Update every parameter and its state in place, computing in ``dtype``."""
     for i, param in enumerate(params):
         stored = [param, exp_avgs[i], exp_avg_sqs[i], *max_exp_avg_sqs[i : i + 1]]
-        # Autograd keeps what it sees, and the next step would overwrite it: under differentiable=True it sees copies.
+        # Autograd saves its inputs, and the next step would overwrite them: with differentiable=True they are copies.
         working = [tensor.to(dtype, copy=torch.is_grad_enabled()) for tensor in stored]
         _update_one(working, grads[i].to(dtype), s)
         for tensor, result in zip(stored, working, strict=True):
@@ -38,11 +38,11 @@ def _update_one(tensors: list[Tensor], grad: Tensor, s: Scalars) -> None:
         grad = grad.add(param, alpha=s.l2)
     exp_avg.lerp_(grad, 1 - s.beta1)
     exp_avg_sq.mul_(s.beta2).addcmul_(grad, grad, value=1 - s.beta2)
-    del grad  # so that no more than two temporaries live at a time
+    del grad  # at most two temporaries are alive at a time
     if max_exp_avg_sq:
         out = None if torch.is_grad_enabled() else max_exp_avg_sq[0]
         exp_avg_sq = tensors[3] = torch.maximum(max_exp_avg_sq[0], exp_avg_sq, out=out)
-    # Out of place, because autograd also keeps the results of sqrt and reciprocal.
+    # Out of place, because autograd also saves the results of sqrt and reciprocal.
     rate = exp_avg_sq.sqrt().add(s.eps).reciprocal().mul(s.step_size).clamp(s.lower, s.upper)
     if isinstance(s.shrink, Tensor) or s.shrink != 1:
         param.mul_(s.shrink)

@@ -1,4 +1,4 @@
-"""From a param group and a step to the handful of numbers that a backend needs."""
+"""From a param group and a step to the eleven numbers that a backend needs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from dynabound import bounds
 
 
 class Scalars(NamedTuple):
-    """All that distinguishes one update from another, in the order in which the C kernel takes it.
+    """The numbers of one update, in the order of the C kernel's arguments.
 
-    Floats, or 0-dimensional tensors where the step must be capturable or differentiable, or vectors of one entry per
-    parameter in the foreach backend.
+    Floats, or 0-dimensional tensors where the step must be capturable or differentiable, or in the foreach backend
+    vectors with one element per parameter.
     """
 
     step_size: Any  # α, with the bias corrections, over √t under sqrt_decay
@@ -25,15 +25,45 @@ class Scalars(NamedTuple):
     beta1: Any  # β₁ₜ
     beta2: float
     eps: float
-    shrink: Any  # what decoupled weight decay multiplies the parameter by
+    shrink: Any  # the factor of decoupled weight decay, 1 without
     l2: float
     sign: float  # −1 to maximize
     low: float  # the box
     high: float
 
 
+class CurrentBounds(NamedTuple):
+    """The bounds of a param group's next step; see :meth:`AdaBound.bounds_now`."""
+
+    step: int
+    """The next step; where the group's parameters have made different numbers of steps, the largest."""
+    lower: float
+    """Lower bound of the learning rates, η_l."""
+    upper: float
+    """Upper bound of the learning rates, η_u."""
+    lr: float
+    """α, the current learning rate."""
+    base_lr: float
+    """The learning rate with which the group was added; the bounds scale with ``lr / base_lr``."""
+    final_lr: float
+    """α*, scaled by ``lr / base_lr``: what both bounds converge to."""
+    sgd_share: float
+    """√(lower/upper): from 0, where nothing is clipped (Adam), to 1, where the bounds have met (SGD)."""
+
+
+def current_bounds(group: Mapping[str, Any], step: int) -> CurrentBounds:
+    """The bounds of ``group`` in the ``step``-th update (counted from 1)."""
+    lr = float(group["lr"])
+    final_lr = group["final_lr"] * _schedule(lr, group["base_lr"])
+    lower, upper = map(float, bounds.evaluate(group["bounds"], group["gamma"], step))
+    share = 1.0 if lower == upper else math.sqrt(lower / upper)
+    scale = final_lr / math.sqrt(step) if group["sqrt_decay"] else final_lr
+    upper = upper * scale if scale else 0.0  # ∞ · 0 is NaN
+    return CurrentBounds(step, lower * scale, upper, lr, group["base_lr"], final_lr, share)
+
+
 def read_lr(group: Mapping[str, Any]) -> float | Tensor:
-    """The learning rate as a float; as the tensor it is where the step is traced or differentiated."""
+    """The learning rate as a float, or as a tensor where the step is captured, compiled or differentiated."""
     lr: float | Tensor = group["lr"]
     if isinstance(lr, Tensor):
         if group["capturable"] or group["differentiable"] or torch.compiler.is_compiling():
@@ -45,7 +75,7 @@ def read_lr(group: Mapping[str, Any]) -> float | Tensor:
 
 
 def exactly(scalar: Tensor) -> Tensor:
-    """A captured number in float64, in which steps count exactly; not every accelerator has it."""
+    """A captured number in float64, in which step counts are exact; some accelerators have float32 only."""
     return scalar.to(torch.float64 if scalar.device.type in ("cpu", "cuda") else torch.float32)
 
 
@@ -59,14 +89,14 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
         step_size = lr * lib.sqrt(1 - group["betas"][1] ** step) / correction1
     final_lr = group["final_lr"] * _schedule(lr, group["base_lr"])
     lower, upper = bounds.evaluate(group["bounds"], group["gamma"], step)
-    # An upper bound of infinity (Adam) becomes the largest number: ∞ · 0 would be NaN.
+    # An upper bound of infinity (Adam) becomes the largest finite number, because ∞ · 0 is NaN.
     lower, upper = lower * final_lr, _at_most(upper, limits.max) * final_lr
     if group["sqrt_decay"]:
         root = lib.sqrt(step)
         step_size, lower, upper = step_size / root, lower / root, upper / root
     low, high = group["box"] or (-math.inf, math.inf)
     if not isinstance(lr, Tensor) and lr == 0:
-        low, high = -math.inf, math.inf  # a step at lr = 0 moves nothing
+        low, high = -math.inf, math.inf  # a step at lr = 0 changes no parameter
     decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
     values = Scalars(
         step_size=_at_most(step_size, limits.max),
@@ -74,7 +104,7 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
         upper=_at_most(upper, limits.max),
         beta1=beta1,
         beta2=group["betas"][1],
-        # The smallest normal number is lost against any √v but 0: it only keeps 0/0 from being NaN.
+        # The smallest normal number vanishes beside any √v > 0; it only prevents 0/0.
         eps=min(max(group["eps"], limits.tiny), limits.max),
         shrink=1 - lr * decay if decoupled else 1.0,
         l2=0.0 if decoupled else min(decay, limits.max),
@@ -97,10 +127,10 @@ def _first_moment(group: Mapping[str, Any], t: Any) -> tuple[Any, Any]:
 
 
 def _schedule(lr: Any, base_lr: float) -> Any:
-    """What a scheduler has made of the learning rate; the bounds follow it."""
+    """The factor by which a scheduler has changed the learning rate; the bounds scale with it."""
     if base_lr > 0:
         return lr / base_lr
-    # Constructed with lr = 0 and raised by hand: nothing to compare with, so final_lr stands as it is.
+    # Constructed with lr = 0 and raised later: there is no ratio, so final_lr is used unscaled.
     return (lr > 0).to(lr.dtype) if isinstance(lr, Tensor) else float(lr > 0)
 
 

@@ -1,16 +1,17 @@
-"""Hyper-parameters: what is allowed, and the error that says so."""
+"""Hyper-parameters: their types, what is allowed, and the error messages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from numbers import Real
-from typing import Any
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
 
 from dynabound import bounds
+from dynabound._checks import check_number
 from dynabound.optim import _fused
 
 _FINITE = "a finite number >= 0"
@@ -22,7 +23,26 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "weight_decay": (lambda x: 0 <= x < math.inf, _FINITE),
 }
 _FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The tensor types whose memory can be inspected; subclasses may have none of their own."""
 _STATE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
+
+
+class Options(TypedDict, total=False):
+    """The keyword-only arguments of :class:`AdaBound`, for its subclasses."""
+
+    bounds: bounds.Bounds
+    decoupled_weight_decay: bool
+    maximize: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    debias: bool
+    sqrt_decay: bool
+    beta1_decay: float | str
+    box: tuple[float, float] | None
+    state_dtype: torch.dtype | None
 
 
 def normalize(group: dict[str, Any]) -> dict[str, Any]:
@@ -35,7 +55,7 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
     checked["beta1_decay"] = group["beta1_decay"]
     if checked["beta1_decay"] != "harmonic":
         rule = (lambda x: 0 < x <= 1, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
-        checked["beta1_decay"] = _number("beta1_decay", checked["beta1_decay"], *rule)
+        checked["beta1_decay"] = check_number("beta1_decay", checked["beta1_decay"], *rule)
     checked["box"] = group["box"]
     if checked["box"] is not None:
         allowed = "None, or two numbers (low, high) with low <= high"
@@ -61,59 +81,112 @@ def check_params(group: dict[str, Any]) -> None:
     for index, param in enumerate(group["params"]):
         if param.is_neg() or param.is_conj():
             raise ValueError(
-                f"parameter {index} is a view that torch negates or conjugates as it reads it: "
-                "use resolve_neg() or resolve_conj() to make it memory of its own"
+                f"parameter {index} is a lazily negated or conjugated view: use resolve_neg() or resolve_conj()"
             )
     if not group["fused"]:
         return
     if not _fused.AVAILABLE:
-        raise RuntimeError(
-            "fused=True: the C kernel is not there; it needs torch >= 2.10, and a C compiler at installation: "
-            "pip install --force-reinstall --no-deps --no-binary dynabound dynabound, or leave fused=None"
-        )
+        raise RuntimeError(f"fused=True: there is no C kernel: {_fused.MISSING}; or leave fused=None")
     for index, param in enumerate(group["params"]):
-        plain = type(param) in (Tensor, torch.nn.Parameter)
-        if not (param.is_cpu and plain and param.dtype.to_real() in _fused.DTYPES):
+        if not (param.is_cpu and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
                 f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
-                "kernel takes plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
+                "kernel supports plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
                 "leave fused=None"
             )
+
+
+def check_tensors(group: Mapping[str, Any], param: Tensor, grad: Tensor, *moments: Tensor) -> None:
+    """Raise if a step cannot update ``param`` in place, before it updates anything."""
+    problem = _problem(param, grad, moments)
+    if not (problem or group["differentiable"] or torch.compiler.is_compiling()):
+        problem = _memory_problem(param, grad, moments)
+    if problem:
+        params = group.get("params", ())
+        names = group.get("param_names", range(len(params)))
+        name = next((repr(n) for n, other in zip(names, params, strict=True) if other is param), "?")
+        raise RuntimeError(
+            f"dynabound's {'AMSBound' if group['amsbound'] else 'AdaBound'}: parameter {name} "
+            f"(shape {tuple(param.shape)}, {param.device}) {problem}; nothing was updated"
+        )
+
+
+def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if grad.layout is not torch.strided:
+        return (
+            f"has a sparse gradient ({grad.layout}), must be dense: use sparse=False in the embedding, "
+            "or torch.optim.SparseAdam for this parameter"
+        )
+    if grad.shape != param.shape or grad.device != param.device:
+        return f"has a gradient of shape {tuple(grad.shape)} on {grad.device}: shape and device must be the parameter's"
+    for moment in moments:
+        if moment.shape != param.shape:
+            return (
+                f"has moments of shape {tuple(moment.shape)}: the parameter's shape has changed; "
+                "construct a new optimizer"
+            )
+    if not (param.is_floating_point() or param.is_complex()):
+        return f"has dtype {param.dtype}, must be floating-point or complex: set its gradient to None"
+    return None
+
+
+def _memory_problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if type(param) in PLAIN and torch._debug_has_internal_overlap(param) == 1:
+        return "is an expanded tensor, whose elements share memory: use clone()"
+    for name, tensor in (("it", param), ("its gradient", grad), *[("a moment of it", moment) for moment in moments]):
+        inspectable = type(tensor) in PLAIN and not (tensor.is_meta or tensor._is_zerotensor())
+        if inspectable and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+            return f"cannot be updated, because the storage of {name} was resized to 0"
+    return None
+
+
+def warn_about_schedules(param_groups: list[dict[str, Any]]) -> bool:
+    """Warn if a scheduler that sets its own rates raises lr above base_lr, because the bounds scale with lr.
+
+    OneCycleLR stores its highest rate in the group as max_lr, SWALR as swa_lr; CyclicLR overwrites initial_lr.
+    """
+    for group in param_groups:
+        base_lr, final_lr = group["base_lr"], group["final_lr"]
+        rates = [float(group[name]) for name in ("max_lr", "swa_lr") if name in group]
+        if not rates and math.isclose(group.get("initial_lr", base_lr), base_lr, rel_tol=1e-6):
+            continue
+        if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu:  # reading it elsewhere would wait for the device
+            rates.append(float(group["lr"]))
+        peak = max(rates, default=0.0)
+        if base_lr and peak > base_lr * (1 + 1e-6):
+            warnings.warn(
+                f"the scheduler raises lr to {peak:g}, {peak / base_lr:g} times the constructor's lr={base_lr:g}, "
+                f"and the bounds scale with it: final_lr={final_lr:g} becomes {final_lr * peak / base_lr:g}. "
+                "Construct the optimizer with lr = the scheduler's highest rate: final_lr then applies at that rate",
+                stacklevel=5,  # the caller of step(), which torch's profiler hook and the scheduler wrap
+            )
+            return True
+    return False
 
 
 def _check_backends(group: dict[str, Any]) -> None:
     if group["fused"]:
         for other in ("foreach", "differentiable", "capturable"):
             if group[other]:
-                raise ValueError(f"fused=True, {other}=True: the fused kernel excludes {other}; set one of them")
+                raise ValueError(f"fused=True, {other}=True: the kernel does not support {other}; set one of them")
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")
 
 
 def _number(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> float | Tensor:
-    message = f"{name}={value!r}: must be {allowed}"
     if name == "lr" and isinstance(value, Tensor):
-        if value.numel() != 1 or not legal(value.item()):
-            raise ValueError(message)
+        check_number(name, value.item() if value.numel() == 1 else math.nan, legal, allowed, shown=value)
         return value
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(message)
-    if not legal(float(value)):
-        raise ValueError(message)
-    return float(value)
+    return check_number(name, value, legal, allowed)
 
 
 def _pair(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> tuple[float, float]:
-    message = f"{name}={value!r}: must be {allowed}"
     if not isinstance(value, (tuple, list)):
-        raise TypeError(message)
+        raise TypeError(f"{name}={value!r}: must be {allowed}")
     if len(value) != 2:
-        raise ValueError(message)
-    if any(isinstance(item, bool) or not isinstance(item, Real) for item in value):
-        raise TypeError(message)
-    if not all(legal(float(item)) for item in value):
-        raise ValueError(message)
-    return float(value[0]), float(value[1])
+        raise ValueError(f"{name}={value!r}: must be {allowed}")
+    first, second = [check_number(name, item, legal, allowed, shown=value) for item in value]
+    return first, second
 
 
 def _flag(name: str, value: Any, allowed: str, *types: type) -> Any:

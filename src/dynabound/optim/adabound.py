@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
-from typing import Any, TypedDict, cast, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -13,29 +14,13 @@ from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
 from dynabound.bounds import Bounds
-from dynabound.optim import _checkpoint
-from dynabound.optim._dtensor import whole
-from dynabound.optim._plan import Lists, Update, plan
-from dynabound.optim._validate import check_params, normalize
+from dynabound.optim import _state_dict
+from dynabound.optim._dispatch import BackendCall, Lists, dispatch
+from dynabound.optim._scalars import CurrentBounds, current_bounds
+from dynabound.optim._state import is_probe, new_state
+from dynabound.optim._validate import Options, check_params, normalize, warn_about_schedules
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
-
-
-class Options(TypedDict, total=False):
-    """The keyword-only arguments of :class:`AdaBound`, for its subclasses."""
-
-    bounds: Bounds
-    decoupled_weight_decay: bool
-    maximize: bool
-    foreach: bool | None
-    fused: bool | None
-    capturable: bool
-    differentiable: bool
-    debias: bool
-    sqrt_decay: bool
-    beta1_decay: float | str
-    box: tuple[float, float] | None
-    state_dtype: torch.dtype | None
 
 
 class AdaBound(Optimizer):
@@ -48,26 +33,26 @@ class AdaBound(Optimizer):
         η_t = clip(α·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v_t + ε), α*·l(t), α*·u(t))
         x_{t+1} = x_t − η_t·m_t
 
-    where α is ``lr`` and α* is ``final_lr``, scaled by whatever a scheduler has made of ``lr`` since the parameter's
-    group was added; l and u are the ``bounds``, 1 − 1/(γt+1) and 1 + 1/(γt) by default. This is what the authors'
-    released code does. ``debias=False, sqrt_decay=True, eps=0`` is the paper's Algorithm 2 to the letter, and with
+    where α is ``lr`` and α* is ``final_lr``, multiplied by the ratio of the current ``lr`` to the ``lr`` with which the
+    parameter's group was added; l and u are the ``bounds``, 1 − 1/(γt+1) and 1 + 1/(γt) by default. This is what the
+    authors' released code does. ``debias=False, sqrt_decay=True, eps=0`` is exactly the paper's Algorithm 2, and with
     ``amsbound=True`` its Algorithm 3.
 
     Args:
         params: parameters, named parameters, or dicts that define param groups, as in ``torch.optim``.
-        lr: α, the learning rate of the Adam that training begins with. A float, or a tensor of one element.
+        lr: α, the learning rate of Adam, with which training begins. A float, or a tensor of one element.
         betas: β₁ and β₂, the decay rates of the two moments.
-        final_lr: α*, the learning rate of the SGD that training ends with.
-        gamma: γ, the speed at which the bounds close in; SGD is near when t is well over 1/γ.
-        eps: ε, added to √v_t. With 0, an element whose gradients were all zero does not move.
+        final_lr: α*, the learning rate of SGD, with which training ends.
+        gamma: γ, the speed at which the bounds converge; the steps are close to SGD when t is well over 1/γ.
+        eps: ε, added to √v_t. With 0, an element whose gradients were all 0 stays unchanged.
         weight_decay: L2 penalty, added to the gradient as ``weight_decay * param``.
         amsbound: divide by the largest v_t so far (AMSBound).
         bounds: a family of ``dynabound.bounds`` ("harmonic", "exponential", "linear", ("constant", lower, upper)),
-            or a callable ``step -> (lower, upper)``, which no checkpoint holds.
-        decoupled_weight_decay: shrink the parameter by ``1 - lr * weight_decay`` instead, as AdamW does.
-        maximize: ascend instead of descending.
-        foreach: update lists of tensors at once. None chooses: on accelerators, and for tensor subclasses.
-        fused: use the C kernel. None chooses: on the CPU, for dense tensors, if the kernel was built.
+            or a callable ``step -> (lower, upper)``, which is not saved in checkpoints.
+        decoupled_weight_decay: multiply the parameter by ``1 - lr * weight_decay`` instead, as AdamW does.
+        maximize: maximize the objective instead of minimizing it.
+        foreach: use torch's multi-tensor functions. None: on accelerators, and for tensor subclasses.
+        fused: use the C kernel. None: on the CPU, for dense tensors, if the kernel was built.
         capturable: keep the step count on the parameter's device, so that the step can be captured in a graph.
         differentiable: let autograd record the step.
         debias: apply Adam's bias corrections.
@@ -87,6 +72,8 @@ class AdaBound(Optimizer):
     References:
         Luo, Xiong, Liu, Sun: Adaptive Gradient Methods with Dynamic Bound of Learning Rate, ICLR 2019.
     """
+
+    _warned = False
 
     def __init__(
         self,
@@ -136,15 +123,15 @@ class AdaBound(Optimizer):
         super().__init__(params, normalize(defaults))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Add a param group; its bounds scale with its own learning rate, from now on.
+        """Add a param group; its bounds scale with its own learning rate.
 
-        Nothing is added if a hyper-parameter is bad.
+        Nothing is added if a hyper-parameter is invalid.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but is a {type(param_group).__name__}")
         checked = normalize({**self.defaults, **param_group})
         if checked["differentiable"] != self.defaults["differentiable"]:
-            raise ValueError(f"differentiable={checked['differentiable']}: must be the constructor's for all groups")
+            raise ValueError(f"differentiable={checked['differentiable']}: must be the same for all groups")
         super().add_param_group(param_group)
         try:
             check_params(self.param_groups[-1])
@@ -155,8 +142,23 @@ class AdaBound(Optimizer):
         lr = checked["lr"]
         param_group["base_lr"] = lr.detach().item() if isinstance(lr, Tensor) else lr
 
+    def bounds_now(self) -> list[CurrentBounds]:
+        """The bounds of every param group's next step, with the rates they derive from, and how close to SGD they are.
+
+        >>> import torch
+        >>> from dynabound import AdaBound
+        >>> optimizer = AdaBound([torch.zeros(1)], lr=1e-3, final_lr=0.1, gamma=1.0)
+        >>> optimizer.bounds_now()
+        [CurrentBounds(step=1, lower=0.05, upper=0.2, lr=0.001, base_lr=0.001, final_lr=0.1, sgd_share=0.5)]
+        """
+
+        def next_step(group: dict[str, Any]) -> int:
+            return 1 + max([int(self.state[p].get("step", 0)) for p in group["params"] if p in self.state], default=0)
+
+        return [current_bounds(group, next_step(group)) for group in self.param_groups]
+
     def state_dict(self) -> dict[str, Any]:
-        """The state as primitives and tensors; a callable ``bounds`` is left out (None)."""
+        """The state as primitives and tensors; a callable ``bounds`` is saved as None."""
         state_dict = super().state_dict()
         for group in state_dict["param_groups"]:
             if callable(group.get("bounds")):
@@ -167,26 +169,25 @@ class AdaBound(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a checkpoint of this class, of another AdaBound, or of torch's Adam: see docs/migration.md.
 
-        The tensors are copied, and the moments keep their precision: torch alone would round them to the parameter's.
-        The rule is the checkpoint's, ``amsbound`` and the kind of weight decay included; how to compute (``foreach``,
-        ``fused``, ``capturable``, ``differentiable``) stays as constructed.
+        The tensors are copied, and the moments keep their precision; ``Optimizer.load_state_dict`` would round them to
+        the parameter's dtype. The update rule is the checkpoint's, including ``amsbound`` and the kind of weight decay;
+        ``foreach``, ``fused``, ``capturable`` and ``differentiable`` stay as constructed.
         """
-        entries: dict[Tensor, dict[str, Any]] = {}
+        restored: dict[Tensor, dict[str, Any]] = {}
 
         def translate(_: Optimizer, foreign: dict[str, Any]) -> dict[str, Any]:
-            ours = _checkpoint.translate(foreign, self.param_groups)
-            entries.update(_checkpoint.match(ours, self.param_groups))
+            ours = _state_dict.translate(foreign, self.param_groups)
+            restored.update(_state_dict.restore(ours, self.param_groups))  # any error is raised before the first write
             return ours
 
-        def restore(_: Optimizer) -> None:
-            for group in self.param_groups:
-                for param in entries.keys() & set(group["params"]):
-                    dtype, device = _state_dtype(group, param), _step_device(group, param)
-                    self.state[param] = _checkpoint.restore(entries[param], param, dtype, device)
+        def assign(_: Optimizer) -> None:
+            for param, entry in restored.items():
+                others = {name: value for name, value in self.state[param].items() if name not in entry}
+                self.state[param] = {**entry, **copy.deepcopy(others)}
 
         with (
             self.register_load_state_dict_pre_hook(translate),
-            self.register_load_state_dict_post_hook(restore, prepend=True),
+            self.register_load_state_dict_post_hook(assign, prepend=True),
         ):
             super().load_state_dict(state_dict)
 
@@ -200,19 +201,15 @@ class AdaBound(Optimizer):
         max_exp_avg_sqs: list[Tensor],
         steps: list[Tensor],
     ) -> None:
-        """Collect what has a gradient. The name and the lists are torch's convention, which torch.compile relies on."""
+        """Append the tensors of every parameter with a gradient. torch.compile relies on the name and the signature."""
         amsbound = group["amsbound"]
         for param in group["params"]:
             grad = param.grad
             if grad is None:
                 continue
             state = self.state[param]
-            if not state:
-                state["step"] = torch.zeros((), dtype=torch.int64, device=_step_device(group, param))
-                for name in ("exp_avg", "exp_avg_sq"):
-                    state[name] = torch.zeros_like(
-                        param, dtype=_state_dtype(group, param), memory_format=torch.preserve_format
-                    )
+            if "step" not in state:
+                state.update(new_state(group, param))
             params.append(param)
             grads.append(grad)
             exp_avgs.append(state["exp_avg"])
@@ -230,7 +227,7 @@ class AdaBound(Optimizer):
     def step(self, closure: Callable[[], float]) -> float: ...
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update every parameter that has a gradient: all of them, or, if anything is wrong, none.
+        """Update every parameter that has a gradient; if anything is invalid, raise and update none.
 
         Args:
             closure: reevaluates the model and returns the loss.
@@ -240,30 +237,22 @@ class AdaBound(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        fresh = not torch.compiler.is_compiling() and not self.state
+        eager = not torch.compiler.is_compiling()
+        if eager and not self._warned:
+            self._warned = warn_about_schedules(self.param_groups)
+        first = eager and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            updates: list[Update] = []
-            trust = not any([callable(group["bounds"]) for group in self.param_groups])
+            calls: list[BackendCall] = []
+            rescan = any([callable(group["bounds"]) for group in self.param_groups])
             for group in self.param_groups:
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
-                updates += plan(lists, group, trust)
-            if fresh and self._only_makes_state():
+                calls += dispatch(lists, group, rescan)
+            if first and is_probe(self.param_groups):
                 return loss
-            for backend, arguments in updates:
+            for backend, arguments in calls:
                 backend(*arguments)
         return loss
-
-    def _only_makes_state(self) -> bool:
-        """Whether a first step has nothing to do, because lr and all gradients are 0.
-
-        torch.distributed.checkpoint makes such a step to see what the state looks like. It must not be counted, nor
-        put a weight decay into the moments: training may go on from there.
-        """
-        if any(group["lr"] != 0 for group in self.param_groups):
-            return False
-        grads = [param.grad for group in self.param_groups for param in group["params"] if param.grad is not None]
-        return not any([whole((grad != 0).sum()) for grad in grads])
 
 
 class AMSBound(AdaBound):
@@ -335,7 +324,7 @@ def adabound(
         exp_avgs: first moments.
         exp_avg_sqs: second moments.
         max_exp_avg_sqs: largest second moments so far for AMSBound, otherwise an empty list.
-        state_steps: int64 tensors of dimension 0, the number of steps that each parameter has made.
+        state_steps: 0-dimensional int64 tensors, the number of steps made for each parameter.
         group: hyper-parameters under the names of :class:`AdaBound`'s arguments, and ``base_lr``: a param group.
 
     Example:
@@ -349,7 +338,7 @@ def adabound(
         (tensor([0.9990, 1.0010]), tensor(1))
     """
     lists = (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps)
-    for backend, arguments in plan(lists, group, trust=not callable(group["bounds"])):
+    for backend, arguments in dispatch(lists, group, rescan=callable(group["bounds"])):
         backend(*arguments)
 
 
@@ -357,15 +346,3 @@ def adabound(
 _check_capture: Callable[[Optimizer], None] = (
     getattr(Optimizer, "_accelerator_graph_capture_health_check", None) or Optimizer._cuda_graph_capture_health_check
 )
-
-
-def _state_dtype(group: Mapping[str, Any], param: Tensor) -> torch.dtype:
-    """The dtype of the moments: at least float32, because a small second moment stalls in fewer bits."""
-    name = group["state_dtype"]
-    real = param.dtype.to_real()
-    dtype = getattr(torch, name) if name else torch.promote_types(real, torch.float32)
-    return cast(torch.dtype, dtype.to_complex() if param.is_complex() else dtype)
-
-
-def _step_device(group: Mapping[str, Any], param: Tensor) -> torch.device:
-    return param.device if group["capturable"] else torch.device("cpu")

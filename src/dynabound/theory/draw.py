@@ -1,41 +1,35 @@
-"""The pictures, drawn from a study's numbers alone."""
+"""The pictures, drawn from the numbers of a demonstration alone."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
 
-from dynabound.theory.failures import OUTCOMES
-from dynabound.theory.verdicts import Study
+from dynabound._drawing import BLACK, BLUE, GREEN, GREY, METHOD_STYLES, VERMILION, new_figure
+from dynabound._extras import need
+from dynabound.theory.study import Demonstration
+from dynabound.theory.theorems_1_to_3 import OUTCOMES
 
-# Okabe and Ito's colours, which colour-blind readers can tell apart.
-BLUE, SKY, GREEN, ORANGE, RED, PURPLE, BLACK, GREY = (
-    "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
-)  # fmt: skip
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+VERSION = 2
+"""To be raised when a picture changes, so that old files are drawn again."""
 TEXT = "#555555"
-STYLES: dict[str, dict[str, Any]] = {
-    "SGD": dict(color=GREEN),
-    "SGDM": dict(color=GREEN, linestyle=":"),
-    "AdaGrad": dict(color=ORANGE),
+STYLES: dict[str, dict[str, Any]] = METHOD_STYLES | {
+    "SGDM": METHOD_STYLES["SGDM"] | dict(linestyle=":"),
     "RMSprop": dict(color=BLACK, linestyle=(0, (2, 3)), zorder=3),
-    "Adam": dict(color=RED, linewidth=2.6),
-    "AMSGrad": dict(color=PURPLE),
-    "AdaBound": dict(color=BLUE, linewidth=2.6),
-    "AMSBound": dict(color=SKY, linestyle="--", linewidth=2.2),
 }
 
 
-def draw(study: Study) -> Figure:
-    """The picture of a study."""
-    figure = _PICTURES[study.name](study)
-    figure.suptitle(f"{study.title}\n", fontsize=14, fontweight="bold", linespacing=1.6)
-    figure.text(0.5, 1 - 0.36 / figure.get_figheight(), study.summary, ha="center", va="top", color=TEXT)
+def draw(demo: Demonstration) -> Figure:
+    """The picture of a demonstration."""
+    figure = _PICTURES[demo.name](demo)
+    figure.suptitle(f"{demo.title}\n", fontsize=14, fontweight="bold", linespacing=1.6)
+    figure.text(0.5, 1 - 0.36 / figure.get_figheight(), demo.summary, ha="center", va="top", color=TEXT)
     return figure
 
 
@@ -46,9 +40,22 @@ def _axes(axes: Axes, title: str, x: str, y: str, **limits: Any) -> Axes:
     return axes
 
 
-def _theorem_1(study: Study) -> Figure:
-    data = study.data
-    figure = Figure(figsize=(12, 8.6), layout="constrained")
+def _plot_regrets(axes: Axes, t: Any, regrets: dict[str, Any], floor: float) -> None:
+    for name, values in regrets.items():
+        axes.plot(t, np.maximum(values, floor), label=name, **STYLES[name])
+
+
+def _say_floored(axes: Axes, regrets: dict[str, Any], floor: float) -> None:
+    """Name the curves with values below ``floor``, which a logarithmic axis cannot show."""
+    names = [name for name, values in regrets.items() if np.min(values) < floor]
+    if names:
+        text = f"not shown where it is negative or below {floor:g}: {', '.join(names)}"
+        axes.text(0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", color=TEXT, fontsize=8)
+
+
+def _theorem_1(demo: Demonstration) -> Figure:
+    data = demo.data
+    figure = new_figure(12, 8.6)
     grid = figure.add_gridspec(2, 2, height_ratios=[1, 1])
     path = _axes(figure.add_subplot(grid[0, 0]), "Where each method goes", "step t", "$x_t$", xscale="log")
     average = _axes(
@@ -56,7 +63,8 @@ def _theorem_1(study: Study) -> Figure:
     )  # fmt: skip
     for name, x in data["x"].items():
         path.plot(data["t"], x, label=name, **STYLES[name])
-        average.plot(data["t"], np.maximum(data["average_regret"][name], 1e-9), **STYLES[name])
+    _plot_regrets(average, data["t"], data["average_regret"], 1e-9)
+    _say_floored(average, data["average_regret"], 1e-9)
     bottom, top = path.get_ylim()
     path.axhspan(min(bottom, -0.05), 0, color=GREEN, alpha=0.1, lw=0)
     path.set_ylim(min(bottom, -0.05), top)
@@ -67,18 +75,19 @@ def _theorem_1(study: Study) -> Figure:
     average.axhline(100, color=GREY, lw=1)
     average.text(data["t"][0], 115, "100: what staying at x ≥ 0 costs", va="bottom", color=TEXT, fontsize=9)
     average.set_ylim(top=260)
-    _outcome_map(figure.add_subplot(grid[1, :]), study)
+    _outcome_map(figure.add_subplot(grid[1, :]), demo)
     return figure
 
 
-def _outcome_map(axes: Axes, study: Study) -> None:
-    names, alphas = list(study.data["outcomes"]), study.data["alphas"]
-    values = np.array([study.data["outcomes"][name] for name in names])
-    colours = (GREEN, RED, "#F0E442")
+def _outcome_map(axes: Axes, demo: Demonstration) -> None:
+    names, alphas = list(demo.data["outcomes"]), demo.data["alphas"]
+    values = np.array([demo.data["outcomes"][name] for name in names])
+    colours = (GREEN, VERMILION, "#F0E442")
     exponents = np.log10(alphas)
     half = (exponents[1] - exponents[0]) / 2
     extent = (exponents[0] - half, exponents[-1] + half, len(names) - 0.5, -0.5)
-    axes.imshow(values, cmap=ListedColormap(colours), vmin=0, vmax=2, aspect="auto", extent=extent, alpha=0.85)
+    cmap = need("matplotlib.colors").ListedColormap(colours)
+    axes.imshow(values, cmap=cmap, vmin=0, vmax=2, aspect="auto", extent=extent, alpha=0.85)
     axes.set(title="The outcome for every step size α", xlabel="initial step size α")
     ticks = np.arange(-10, 11, 2)
     axes.set_xticks(ticks, [f"$10^{{{tick}}}$" for tick in ticks])
@@ -88,26 +97,33 @@ def _outcome_map(axes: Axes, study: Study) -> None:
     axes.tick_params(which="both", length=0)
     meanings = ("x < 0", "0 ≤ x ≤ 1", "x > 1, where every gradient is 0")
     handles = [
-        Patch(color=colour, alpha=0.85, label=f"{outcome} ({meaning})")
+        need("matplotlib.patches").Patch(color=colour, alpha=0.85, label=f"{outcome} ({meaning})")
         for colour, outcome, meaning in zip(colours, OUTCOMES, meanings, strict=True)
     ]
     axes.legend(handles=handles, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=3, frameon=False)
 
 
-def _theorem_2(study: Study) -> Figure:
-    data, settings = study.data, study.settings
-    figure = Figure(figsize=(12.5, 5.6), layout="constrained")
+def _theorem_2(demo: Demonstration) -> Figure:
+    data, settings = demo.data, demo.settings
+    figure = new_figure(12.5, 5.6)
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     _axes(left, "Average regret", "step t", "$R_t\\,/\\,t$, in units of $2/C$", xscale="log", yscale="log")
     _axes(right, "Where each method goes", "step t", "$x_t$", xscale="log")
-    for name, units in data["units"].items():
-        left.plot(data["t"], np.maximum(units, 1e-6), label=name, **STYLES[name])
-        right.plot(data["t"], data["x"][name], **STYLES[name])
-    curves = np.array(list(data["adam_units"].values()))
+    _plot_regrets(left, data["t"], data["units"], 1e-6)
+    for name, x in data["x"].items():
+        right.plot(data["t"], x, **STYLES[name])
+    curves = np.maximum(list(data["adam_units"].values()), 1e-6)
+    left.set_ylim(left.get_ylim())  # the band must not stretch the axis down to its floor
     left.fill_between(
-        data["t"], curves.min(0), curves.max(0), color=RED, alpha=0.15, lw=0,
+        data["t"], curves.min(0), curves.max(0), color=VERMILION, alpha=0.15, lw=0,
         label=f"Adam, α = {' … '.join([min(data['adam_units'], key=float), max(data['adam_units'], key=float)])}",
     )  # fmt: skip
+    band = {
+        f"Adam, α = {alpha}": unit
+        for alpha, unit in data["adam_units"].items()
+        if alpha != f"{demo.settings['alpha']:g}"
+    }
+    _say_floored(left, {**data["units"], **band}, 1e-6)
     left.axhline(1, color=BLACK, lw=1)
     left.text(data["t"][-1], 1.06, f"2/C = {2 / settings['period']:g}", ha="right", va="bottom")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False, fontsize=9)
@@ -118,10 +134,10 @@ def _theorem_2(study: Study) -> Figure:
     return figure
 
 
-def _theorem_3(study: Study) -> Figure:
-    data = study.data
+def _theorem_3(demo: Demonstration) -> Figure:
+    data = demo.data
     names = list(data["x"])
-    figure = Figure(figsize=(13, 5), layout="constrained")
+    figure = new_figure(13, 5)
     panels = figure.subplots(1, len(names), sharey=True)
     for axes, name in zip(panels, names, strict=True):
         last = np.array(data["last"][name])
@@ -135,18 +151,18 @@ def _theorem_3(study: Study) -> Figure:
     return figure
 
 
-def _regret(study: Study) -> Figure:
-    data = study.data
-    figure = Figure(figsize=(12.5, 9), layout="constrained")
+def _regret(demo: Demonstration) -> Figure:
+    data = demo.data
+    figure = new_figure(12.5, 9)
     (curves, crossing), (funnel, share) = figure.subplots(2, 2)
     _axes(curves, "A random least-squares problem", "horizon T", "regret", xscale="log", yscale="log")
     _bounds_against_regret(curves, data["curves"])
     _axes(crossing, "The smallest counterexample", "horizon T", "regret", xscale="log", yscale="log")
     _bounds_against_regret(crossing, data["crossing"])
     t, r, right = (np.array(data["crossing"][key]) for key in ("t", "regret", "theorem"))
-    crossing.fill_between(t, right, r, where=r > right, color=RED, alpha=0.2, lw=0, interpolate=True)
+    crossing.fill_between(t, right, r, where=r > right, color=VERMILION, alpha=0.2, lw=0, interpolate=True)
     broken = f"shaded: Theorem 4 is broken\n(at {(r > right).sum()} of the {t.size} horizons T)"
-    crossing.text(0.98, 0.03, broken, transform=crossing.transAxes, ha="right", va="bottom", color=RED)
+    crossing.text(0.98, 0.03, broken, transform=crossing.transAxes, ha="right", va="bottom", color=VERMILION)
     _funnel(funnel, data["funnel"])
     _axes(share, "How often the proof's last step fails", "γ, the speed of the bounds", "share of all (t, i), %")
     position = np.arange(len(data["share"]))
@@ -163,6 +179,7 @@ def _bounds_against_regret(axes: Axes, curves: dict[str, Any]) -> None:
     axes.plot(curves["t"], curves["corrected"], color=GREEN, ls="--", label="corrected guarantee, with M")
     axes.plot(curves["t"], curves["theorem"], color=BLACK, label="Theorem 4's right-hand side")
     axes.plot(curves["t"], np.maximum(curves["regret"], 1e-3), color=BLUE, lw=2.6, label="measured regret $R_T$")
+    _say_floored(axes, {"regret": curves["regret"]}, 1e-3)
     axes.legend(fontsize=9)
 
 
@@ -176,23 +193,23 @@ def _funnel(axes: Axes, data: dict[str, Any]) -> None:
     axes.set_ylim(rate.min() / 3, 2 * rate.max())
     fell = np.array(data["fell"], dtype=int)
     label = f"$1/\\eta_t$ decreased ({len(fell)} of {len(t) - 1} steps)"
-    axes.plot(fell, rate[fell - 1], "o", color=RED, ms=3, label=label)
+    axes.plot(fell, rate[fell - 1], "o", color=VERMILION, ms=3, label=label)
     axes.legend(fontsize=9)
 
 
-def _counterexample(study: Study) -> Figure:
-    data = study.data
-    figure = Figure(figsize=(13, 4.8), layout="constrained")
+def _counterexample(demo: Demonstration) -> Figure:
+    data = demo.data
+    figure = new_figure(13, 4.8)
     small, path, other = figure.subplots(1, 3)
     _axes(small, "The smallest: $f_t(x) = x$ from $x_1 = 1$", "horizon T", "regret")
     found = data["smallest AdaBound"]
     t, r, right = (np.array(found[key])[:30] for key in ("t", "regret", "theorem"))
     small.plot(t, r, "o-", color=BLUE, ms=4, label="measured regret $R_T$")
     small.plot(t, right, "s-", color=BLACK, ms=3, label="Theorem 4's right-hand side")
-    small.fill_between(t, right, r, where=r > right, color=RED, alpha=0.15, lw=0, interpolate=True)
+    small.fill_between(t, right, r, where=r > right, color=VERMILION, alpha=0.15, lw=0, interpolate=True)
     small.annotate(
         f"T = 4: {r[3]:.3g} against {right[3]:.3g}", (4, r[3]), (0.04, 0.8), textcoords="axes fraction",
-        arrowprops=dict(arrowstyle="->", color=RED), color=RED,
+        arrowprops=dict(arrowstyle="->", color=VERMILION), color=VERMILION,
     )  # fmt: skip
     small.legend(loc="lower right", fontsize=9)
     _path(path, data["path"])
@@ -203,7 +220,7 @@ def _counterexample(study: Study) -> Figure:
             label = name if i == 0 else None
             other.plot(fan["t"], ratio, color=STYLES[name]["color"], lw=0.9, alpha=0.6, label=label)
     other.axhline(1, color=BLACK, lw=1)
-    other.text(0.02, 1.02, "above 1: broken", color=RED, transform=other.get_yaxis_transform(), va="bottom")
+    other.text(0.02, 1.02, "above 1: broken", color=VERMILION, transform=other.get_yaxis_transform(), va="bottom")
     for line in other.legend(loc="upper left").get_lines():
         line.set(alpha=1, linewidth=2.5)
     return figure
@@ -217,16 +234,16 @@ def _path(axes: Axes, data: dict[str, Any]) -> None:
     axes.axhline(-1, color=GREY, lw=1)
     axes.text(last / 2, -0.97, "the best point, −1", ha="center", va="bottom", color=TEXT)
     rates = axes.twinx()
-    rates.plot(data["t"], data["rate"], color=RED, lw=1.4)
+    rates.plot(data["t"], data["rate"], color=VERMILION, lw=1.4)
     rates.set(yscale="log", ylim=(1e-8, 1e4))
-    rates.set_ylabel("rate $\\sqrt{t}\\,\\eta_t$", color=RED)
-    rates.tick_params(axis="y", colors=RED)
+    rates.set_ylabel("rate $\\sqrt{t}\\,\\eta_t$", color=VERMILION)
+    rates.tick_params(axis="y", colors=VERMILION)
     rates.spines["top"].set_visible(False)
     text = "the rate, of which Theorem 4's right-\nhand side sees the last step alone"
-    rates.text(last * 0.97, 3e-5, text, ha="right", va="bottom", color=RED, fontsize=9)
+    rates.text(last * 0.97, 3e-5, text, ha="right", va="bottom", color=VERMILION, fontsize=9)
 
 
-_PICTURES: dict[str, Callable[[Study], Figure]] = {
+_PICTURES: dict[str, Callable[[Demonstration], Figure]] = {
     "theorem-1": _theorem_1,
     "theorem-2": _theorem_2,
     "theorem-3": _theorem_3,

@@ -1,4 +1,4 @@
-"""The same Algorithm 1 for one-dimensional problems, compiled: many trajectories of millions of steps."""
+"""Algorithm 1 for one-dimensional problems, compiled: many trajectories of millions of steps each."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, TypeAlias
 import numba
 import numpy as np
 
-from dynabound.theory.framework import Method, Run, Steps, require, schedule
+from dynabound._checks import require
+from dynabound.theory.framework import Steps, Trajectory
+from dynabound.theory.methods import Method, coefficients
 from dynabound.theory.problems import Line
 
-Progress: TypeAlias = "Callable[[int, int], None]"
-"""Called with the number of finished trajectories and the number of all."""
+ProgressCallback: TypeAlias = "Callable[[int, int], None]"
+"""Called with the number of finished trajectories and their total number."""
 
 _PHI = {"gradient": 0, "sum": 1, "average": 2}
 _PSI = {"identity": 0, "mean": 1, "average": 2, "maximum": 3}
@@ -23,7 +25,7 @@ _PSI = {"identity": 0, "mean": 1, "average": 2, "maximum": 3}
 def _compiled(function: Callable[..., Any]) -> Any:
     try:
         return numba.njit(cache=True, nogil=True)(function)
-    except RuntimeError:  # numba found no directory that it may write its cache to
+    except RuntimeError:  # numba found no writable directory for its cache
         return numba.njit(nogil=True)(function)
 
 
@@ -31,9 +33,9 @@ def race(
     lanes: Sequence[tuple[Line, Method]],
     steps: int,
     at: Steps | None = None,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     threads: int | None = None,
-) -> list[Run]:
+) -> list[Trajectory]:
     """Run every (problem, method) of ``lanes`` for ``steps`` steps, recording the steps ``at`` (None: all of them).
 
     >>> from dynabound.theory.problems import theorem_1
@@ -52,33 +54,33 @@ def race(
             if progress is not None:
                 progress(len(runs), len(lanes))
     finally:
-        pool.shutdown(cancel_futures=True)  # after an interrupt, do not begin what is still waiting
+        pool.shutdown(cancel_futures=True)  # after an interrupt, do not start what is still queued
     return runs
 
 
-def _run(problem: Line, method: Method, steps: int, at: Steps) -> Run:
+def _run(problem: Line, method: Method, steps: int, at: Steps) -> Trajectory:
     x, loss, rate = np.empty((at.size, 1)), np.empty(at.size), np.empty((at.size, 1))
     last, lowest = _walk(
         problem.slopes,
         np.array([problem.left, problem.right, *problem.plateaus, problem.domain.low, problem.domain.high]),
         problem.x1,
-        (_PHI[method.row.phi], _PSI[method.row.psi]),
+        (_PHI[method.rule.phi], _PSI[method.rule.psi]),
         (method.alpha, method.beta2, method.eps),
-        tuple(schedule(method, steps)),
+        tuple(coefficients(method, steps)),
         at,
         x.ravel(),
         loss,
         rate.ravel(),
     )
-    return Run(problem, method, steps, at, x, loss, rate, np.array([last]), lowest)
+    return Trajectory(problem, method, steps, at, x, loss, rate, np.array([last]), lowest)
 
 
 @_compiled
-def _walk(slopes, shape, x, rule, numbers, plan, at, xs, losses, rates):  # type: ignore[no-untyped-def]
+def _walk(slopes, shape, x, rule, numbers, by_step, at, xs, losses, rates):  # type: ignore[no-untyped-def]
     left, right, value_left, value_right, low, high = shape
     phi, psi = rule
     alpha, beta2, eps = numbers
-    beta1, correction, lower, upper, root = plan
+    beta1, correction, lower, upper, root = by_step
     m = v = top = total = 0.0
     lowest, recorded, phase = x, 0, 0
     for i in range(beta1.size):

@@ -1,4 +1,4 @@
-"""Algorithm 1 of the paper: the methods of Table 1, the weighted projection, and a readable ``play()``.
+"""Algorithm 1 of the paper: a problem, and ``play()``, which runs a method on it readably.
 
 Every method is a choice of φ (what to do with the gradients), ψ (what to scale them by), and whether the rate is
 clipped between bounds::
@@ -10,275 +10,18 @@ clipped between bounds::
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from dynabound import bounds as bound_functions
-from dynabound.bounds import Bounds
+from dynabound.theory.domains import Ball, Box, Domain, Floats
+from dynabound.theory.methods import METHODS, PHI, PSI, Coefficients, Method, coefficients
 
-Floats: TypeAlias = NDArray[np.float64]
+__all__ = ["METHODS", "Ball", "Box", "Domain", "Method", "Problem", "Steps", "Trajectory", "play", "step_size"]
+
 Steps: TypeAlias = NDArray[np.int64]
-
-
-class Row(NamedTuple):
-    """One column of Table 1."""
-
-    phi: str
-    psi: str
-    clipped: bool = False
-
-
-METHODS: dict[str, Row] = {
-    "SGD": Row("gradient", "identity"),
-    "SGDM": Row("sum", "identity"),
-    "AdaGrad": Row("gradient", "mean"),
-    "RMSprop": Row("gradient", "average"),
-    "Adam": Row("average", "average"),
-    "AMSGrad": Row("average", "maximum"),
-    "AdaBound": Row("average", "average", clipped=True),
-    "AMSBound": Row("average", "maximum", clipped=True),
-}
-"""The methods by name: φ, ψ, and whether the learning rate is clipped."""
-
-PHI: dict[str, Callable[[Any, Any, float], Any]] = {
-    "gradient": lambda m, g, beta1: g,
-    "sum": lambda m, g, beta1: beta1 * m + g,
-    "average": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
-}
-# From the sum (for "mean") or moving average v of the squares, the largest v so far, and t.
-PSI: dict[str, Callable[[Any, Any, int], Any]] = {
-    "identity": lambda v, top, t: np.ones_like(v),
-    "mean": lambda v, top, t: v / t,
-    "average": lambda v, top, t: v,
-    "maximum": lambda v, top, t: top,
-}
-SCHEMES = ("sqrt", "constant")
-
-
-@dataclass(frozen=True)
-class Method:
-    """A method with its numbers; ``name`` is a key of :data:`METHODS`.
-
-    Args:
-        name: "SGD", "SGDM", "AdaGrad", "RMSprop", "Adam", "AMSGrad", "AdaBound" or "AMSBound".
-        alpha: α, the initial step size.
-        beta1: β₁ (the momentum, for SGDM).
-        beta2: β₂.
-        beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
-        scheme: "sqrt" for α_t = α/√t, "constant" for α_t = α.
-        final_lr: α*, where the bounds of AdaBound and AMSBound meet.
-        gamma: γ, the speed at which they close in.
-        bounds: a family of :mod:`dynabound.bounds`, or a callable, as in :class:`dynabound.AdaBound`.
-        eps: added to √v_t.
-        debias: apply Adam's bias corrections.
-
-    >>> Method("AdaBound", alpha=0.1, final_lr=0.1, gamma=0.2).row
-    Row(phi='average', psi='average', clipped=True)
-    >>> Method("Adam", beta1=0.95, beta2=0.9)
-    Traceback (most recent call last):
-    ...
-    ValueError: beta1=0.95: must be in [0, sqrt(beta2)) = [0, 0.948683) for beta2=0.9
-    """
-
-    name: str
-    alpha: float = 0.1
-    beta1: float = 0.0
-    beta2: float = 0.9
-    beta1_decay: float | str = 1.0
-    scheme: str = "sqrt"
-    final_lr: float = 0.1
-    gamma: float = 1e-3
-    bounds: Bounds = "harmonic"
-    eps: float = 0.0
-    debias: bool = False
-
-    def __post_init__(self) -> None:
-        if self.name not in METHODS:
-            raise ValueError(f"method={self.name!r}: must be one of {', '.join(METHODS)}")
-        for name in ("alpha", "final_lr", "gamma"):
-            require(0 < getattr(self, name) < math.inf, name, getattr(self, name), "a finite number > 0")
-        require(0 <= self.eps < math.inf, "eps", self.eps, "a finite number >= 0")
-        require(self.scheme in SCHEMES, "scheme", self.scheme, "'sqrt' (α/√t) or 'constant' (α)")
-        check_betas(self.beta1, self.beta2, coupled=self.row.phi == "average")
-        decay = self.beta1_decay
-        legal = decay == "harmonic" or (not isinstance(decay, str) and 0 < decay <= 1)
-        require(legal, "beta1_decay", decay, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
-        bound_functions.check(self.bounds)
-
-    @property
-    def row(self) -> Row:
-        return METHODS[self.name]
-
-
-def require(legal: bool, name: str, value: object, allowed: str) -> None:
-    """Raise a ValueError that names the value and what is allowed, unless ``legal``."""
-    if not legal:
-        raise ValueError(f"{name}={value!r}: must be {allowed}")
-
-
-def check_betas(beta1: float, beta2: float, coupled: bool = True) -> None:
-    """Raise unless both are in [0, 1) and, if ``coupled``, β₁ < √β₂ (which β₁ = 0 always passes)."""
-    require(0 <= beta2 < 1, "beta2", beta2, "in [0, 1)")
-    require(0 <= beta1 < 1, "beta1", beta1, "in [0, 1)")
-    root = math.sqrt(beta2)
-    allowed = f"in [0, sqrt(beta2)) = [0, {root:g}) for beta2={beta2!r}"
-    require(not coupled or beta1 == 0 or beta1 < root, "beta1", beta1, allowed)
-
-
-class Schedule(NamedTuple):
-    """What a method multiplies, clips and divides by at t = 1 … T: all that does not depend on the gradients."""
-
-    beta1: Floats
-    correction: Floats  # what debiasing multiplies α by
-    lower: Floats  # η_l(t)
-    upper: Floats  # η_u(t)
-    root: Floats  # √t, or 1
-
-
-def schedule(method: Method, steps: int) -> Schedule:
-    """The schedule of ``method`` for t = 1 … ``steps``; shared by all methods that differ in α, ε, φ or ψ."""
-    require(steps >= 1, "steps", steps, "at least 1")
-    # What plays no part is made equal; few are kept, because a million steps take 40 MB.
-    name = "AdaBound" if method.row.clipped else "SGD"
-    return _schedule(replace(method, name=name, alpha=1.0, eps=0.0), steps)
-
-
-@lru_cache(maxsize=4)
-def _schedule(method: Method, steps: int) -> Schedule:
-    t = np.arange(1.0, steps + 1)
-    ones = np.ones(steps)
-    decay = method.beta1_decay
-    beta1 = method.beta1 / t if isinstance(decay, str) else method.beta1 * decay ** (t - 1)
-    correction = np.sqrt(1 - method.beta2**t) / (1 - np.cumprod(beta1)) if method.debias else ones
-    lower, upper = bound_arrays(method, steps) if method.row.clipped else (0 * ones, np.inf * ones)
-    return Schedule(beta1, correction, lower, upper, np.sqrt(t) if method.scheme == "sqrt" else ones)
-
-
-def bound_arrays(method: Method, steps: int) -> tuple[Floats, Floats]:
-    """η_l(t) and η_u(t) for t = 1 … ``steps``."""
-    if callable(method.bounds):
-        pairs = [bound_functions.evaluate(method.bounds, method.gamma, t) for t in range(1, steps + 1)]
-        lower, upper = np.array(pairs, dtype=np.float64).T
-    else:
-        t = torch.arange(1, steps + 1, dtype=torch.float64)
-        lower, upper = (
-            np.broadcast_to(np.asarray(bound), (steps,))
-            for bound in bound_functions.evaluate(method.bounds, method.gamma, t)
-        )
-    return np.ascontiguousarray(method.final_lr * lower), np.ascontiguousarray(method.final_lr * upper)
-
-
-class Domain(Protocol):
-    """A convex set F that can be projected on."""
-
-    @property
-    def diameter(self) -> float:
-        """D∞, the largest distance between two points in one coordinate."""
-
-    def project(self, y: Floats, rate: Floats) -> Floats:
-        """The point x of F with the smallest Σ (x_i − y_i)²/rate_i."""
-
-    def lowest(self, slope: Floats) -> Floats:
-        """The point x of F with the smallest ⟨slope, x⟩."""
-
-    def reach(self, rows: Floats) -> Floats:
-        """For every row a, the largest absolute value of ⟨a, x⟩ on F."""
-
-
-@dataclass(frozen=True)
-class Box:
-    """{x : low ≤ x_i ≤ high}. Its weighted projection is a plain clip, whatever the weights.
-
-    >>> Box(-1, 1).project(np.array([3.0, 0.5]), np.ones(2))
-    array([1. , 0.5])
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        legal = -math.inf < self.low < self.high < math.inf
-        require(legal, "box", (self.low, self.high), "finite, with low < high: otherwise it is empty or a point")
-
-    @property
-    def diameter(self) -> float:
-        return self.high - self.low
-
-    def project(self, y: Floats, rate: Floats) -> Floats:
-        return np.minimum(np.maximum(y, self.low), self.high)  # a third of np.clip's time
-
-    def lowest(self, slope: Floats) -> Floats:
-        return np.where(slope > 0, float(self.low), float(self.high))
-
-    def reach(self, rows: Floats) -> Floats:
-        ends = rows * self.low, rows * self.high
-        reach: Floats = np.maximum(np.maximum(*ends).sum(-1), -np.minimum(*ends).sum(-1))
-        return reach
-
-
-@dataclass(frozen=True)
-class Ball:
-    """{x : ‖x‖ ≤ radius}, in the Euclidean norm.
-
-    The projection in the norm of diag(1/η) is x_i = y_i/(1 + λη_i) with the λ ≥ 0 that puts x on the sphere.
-
-    >>> Ball(1.0).project(np.array([3.0, 4.0]), np.array([1.0, 1.0]))
-    array([0.6, 0.8])
-    """
-
-    radius: float
-
-    def __post_init__(self) -> None:
-        require(0 < self.radius < math.inf, "radius", self.radius, "a finite number > 0")
-
-    @property
-    def diameter(self) -> float:
-        return 2 * self.radius
-
-    def project(self, y: Floats, rate: Floats) -> Floats:
-        # A coordinate of rate 0 has not moved and must not: it only takes its part of the radius.
-        free = rate > 0
-        radius = math.sqrt(max(self.radius**2 - float(y[~free] @ y[~free]), 0.0))
-        if np.linalg.norm(y[free]) <= radius:
-            return y
-        x = y.copy()
-        x[free] = _shrink(y[free], rate[free] / rate.max(), radius)
-        return x
-
-    def lowest(self, slope: Floats) -> Floats:
-        length = float(np.linalg.norm(slope))
-        return -self.radius * slope / length if length > 0 else np.zeros_like(slope)
-
-    def reach(self, rows: Floats) -> Floats:
-        reach: Floats = self.radius * np.linalg.norm(rows, axis=-1)
-        return reach
-
-
-def _shrink(y: Floats, rate: Floats, radius: float) -> Floats:
-    """Solve ‖y/(1 + λ·rate)‖ = radius < ‖y‖ for λ: Newton on 1/‖x‖ − 1/radius, kept inside a bracket."""
-    if radius == 0:
-        return np.zeros_like(y)
-    excess = float(np.linalg.norm(y)) / radius - 1
-    low, high = excess / rate.max(), excess / rate.min()
-    multiplier = low
-    for _ in range(200):
-        x = y / (1 + multiplier * rate)
-        norm = float(np.linalg.norm(x))
-        if abs(norm - radius) <= 1e-15 * radius or high - low <= 1e-16 * high:
-            break
-        low, high = (multiplier, high) if norm > radius else (low, multiplier)
-        multiplier += (norm / radius - 1) * norm**2 / float(x * x @ (rate / (1 + multiplier * rate)))
-        if not low < multiplier < high:
-            multiplier = math.sqrt(low) * math.sqrt(high)  # the bracket may span many powers of ten
-    result: Floats = x * min(1.0, radius / norm)
-    return result
 
 
 class Problem(Protocol):
@@ -304,7 +47,7 @@ class Problem(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
+class Trajectory:
     """What was recorded of a method on a problem at the steps ``at``; arrays have one row per recorded step."""
 
     problem: Problem
@@ -324,35 +67,35 @@ class Run:
     """The smallest coordinate of all x_1 … x_{T+1}, recorded or not."""
 
 
-def play(problem: Problem, method: Method, steps: int) -> Run:
+def play(problem: Problem, method: Method, steps: int) -> Trajectory:
     """Run Algorithm 1 for ``steps`` steps and record all of them: the reference, in any dimension.
 
     >>> from dynabound.theory.problems import theorem_1
     >>> play(theorem_1(period=50), Method("SGD", alpha=0.1), steps=2).x.ravel()       # x₁, x₂
     array([0. , 0.1])
     """
-    plan = schedule(method, steps)
-    phi, psi = PHI[method.row.phi], method.row.psi
+    numbers = coefficients(method, steps)
+    phi, psi = PHI[method.rule.phi], method.rule.psi
     x = problem.start.astype(np.float64)
     m = v = top = np.zeros_like(x)
     xs, rates, losses = np.empty((steps, x.size)), np.empty((steps, x.size)), np.empty(steps)
     for i in range(steps):
         t = i + 1
         g = problem.gradient(t, x)
-        m = phi(m, g, float(plan.beta1[i]))
+        m = phi(m, g, float(numbers.beta1[i]))
         v = v + g * g if psi == "mean" else method.beta2 * v + (1 - method.beta2) * (g * g)
         top = np.maximum(top, v)
-        rate = step_size(method, plan, i, PSI[psi](v, top, t))
+        rate = step_size(method, numbers, i, PSI[psi](v, top, t))
         xs[i], losses[i], rates[i] = x, problem.loss(t, x), rate
         x = problem.domain.project(x - rate * m, rate)
     at = np.arange(1, steps + 1)
     lowest = float(min(xs.min(), x.min()))
-    return Run(problem, method, steps, at, xs, np.cumsum(losses), rates, x, lowest)
+    return Trajectory(problem, method, steps, at, xs, np.cumsum(losses), rates, x, lowest)
 
 
-def step_size(method: Method, plan: Schedule, i: int, scale: Floats) -> Floats:
-    """η_t = clip(α/(√v_t + ε), η_l(t), η_u(t))/√t at t = i + 1, with 0/0 := 0 where no gradient has come yet."""
+def step_size(method: Method, numbers: Coefficients, i: int, scale: Floats) -> Floats:
+    """η_t = clip(α/(√v_t + ε), η_l(t), η_u(t))/√t at t = i + 1, with 0/0 := 0 before the first nonzero gradient."""
     with np.errstate(divide="ignore"):
-        rate = method.alpha * plan.correction[i] / (np.sqrt(scale) + method.eps)
-    rate = np.minimum(np.maximum(rate, plan.lower[i]), plan.upper[i])
-    return np.where(np.isinf(rate), 0.0, rate / plan.root[i])
+        rate = method.alpha * numbers.correction[i] / (np.sqrt(scale) + method.eps)
+    rate = np.minimum(np.maximum(rate, numbers.lower[i]), numbers.upper[i])
+    return np.where(np.isinf(rate), 0.0, rate / numbers.root[i])

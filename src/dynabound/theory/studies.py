@@ -1,62 +1,46 @@
-"""The demonstrations by name."""
+"""The demonstrations by name: choose some, run them, write what they found."""
 
 from __future__ import annotations
 
 import inspect
-import io
-import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+from dynabound import _drawing
+from dynabound._checks import did_you_mean, require
+from dynabound.theory import theorems_1_to_3, theorems_4_and_5
+from dynabound.theory.draw import VERSION, draw
+from dynabound.theory.study import Demonstration
 
-from dynabound._files import write_whole
-from dynabound.theory import failures, guarantees
-from dynabound.theory.draw import draw
-from dynabound.theory.verdicts import Study
-
-STUDIES: dict[str, Callable[..., Study]] = {
-    "theorem-1": failures.theorem_1,
-    "theorem-2": failures.theorem_2,
-    "theorem-3": failures.theorem_3,
-    "regret": guarantees.regret_study,
-    "counterexample": guarantees.counterexample,
+DEMONSTRATIONS: dict[str, Callable[..., Demonstration]] = {
+    "theorem-1": theorems_1_to_3.theorem_1,
+    "theorem-2": theorems_1_to_3.theorem_2,
+    "theorem-3": theorems_1_to_3.theorem_3,
+    "regret": theorems_4_and_5.regret_bounds,
+    "counterexample": theorems_4_and_5.counterexample,
 }
 
 
 def choose(names: list[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The studies to run, each with those of the ``options`` that it takes; "all" stands for every study.
+    """The demonstrations to run, each with those of the ``options`` that it takes; "all" stands for every one.
 
     >>> choose(["theorem-3", "regret"], {"period": 50, "seeds": 3})
     {'theorem-3': {'period': 50, 'seeds': 3}, 'regret': {'seeds': 3}}
     """
-    names = list(STUDIES) if "all" in names else list(dict.fromkeys(names))
+    names = list(DEMONSTRATIONS) if "all" in names else list(dict.fromkeys(names))
     for name in names:
-        if name not in STUDIES:
-            raise ValueError(f"study={name!r}: must be one of {', '.join(STUDIES)}, or all")
-    takes = {name: set(inspect.signature(STUDIES[name]).parameters) for name in names}
-    for option in options:
+        allowed = f"one of {', '.join(DEMONSTRATIONS)}, or all{did_you_mean(name, DEMONSTRATIONS)}"
+        require(name in DEMONSTRATIONS, "study", name, allowed)
+    takes = {name: set(inspect.signature(DEMONSTRATIONS[name]).parameters) for name in names}
+    for option, value in options.items():
         if not any(option in known for known in takes.values()):
             letter = {"period": "C", "steps": "T"}.get(option, option)
-            raise ValueError(f"{letter}={options[option]!r}: no use for it in {', '.join(names)}; leave it out")
+            raise ValueError(f"{letter}={value!r}: {', '.join(names)} does not use it; leave it out")
     return {name: {key: value for key, value in options.items() if key in takes[name]} for name in names}
 
 
-def write(study: Study, folder: Path) -> list[Path]:
-    """Write NAME.json, NAME.png and NAME.svg into ``folder``, each complete or not at all."""
-    contents = {"json": json.dumps(study.as_dict(), indent=1, allow_nan=False, ensure_ascii=False).encode()}
-    # A fixed salt and no date: the same numbers make the same file.
-    with matplotlib.rc_context({"svg.hashsalt": study.name}):
-        figure = draw(study)
-        for kind, metadata in (("png", {}), ("svg", {"Date": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=110, metadata=metadata)
-            contents[kind] = buffer.getvalue()
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for kind, content in contents.items():
-        path = folder / f"{study.name}.{kind}"
-        write_whole(path, content, durable=False)
-        paths.append(path)
-    return paths
+def write(demo: Demonstration, folder: Path) -> list[Path]:
+    """Write NAME.png, NAME.svg, NAME.pdf and NAME.json into ``folder``, each complete or not at all."""
+    paths = _drawing.save(demo.name, demo.as_dict(), folder, lambda: draw(demo), VERSION)
+    return [folder / f"{demo.name}.json", *paths]

@@ -7,7 +7,7 @@ import math
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dynabound.optim._dtensor import whole
+from dynabound._dtensor import full_tensor
 
 __all__ = ["final_lr_from_adam", "final_lr_from_sgd"]
 
@@ -66,8 +66,8 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
                 continue
             # Undo the bias of the first steps, as Adam does.
             v: Tensor = state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))
-            decrease += lr * float(whole((v / (v.sqrt() + group["eps"])).nan_to_num().sum(dtype=v.dtype)))
-            energy += float(whole(v.sum()))
+            decrease += lr * float(full_tensor((v / (v.sqrt() + group["eps"])).nan_to_num().sum(dtype=v.dtype)))
+            energy += float(full_tensor(v.sum()))
     if not (energy > 0 and math.isfinite(decrease / energy)):
         raise ValueError(
             f"optimizer={type(optimizer).__name__}: its state must hold finite second moments (exp_avg_sq) that are "

@@ -1,0 +1,42 @@
+"""Optional packages: import one, or raise an error that names the pip command."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from functools import cache
+from importlib import metadata
+from typing import Any
+
+
+def pip_command(extra: str) -> str:
+    """The command that installs an extra: from the clone if dynabound was installed from one, else from the index."""
+    return f"pip install '{_source()}[{extra}]'"
+
+
+def rebuild_command() -> str:
+    """The command that compiles dynabound's kernel again."""
+    source = _source()
+    return "pip install --force-reinstall --no-deps " + ("--no-binary dynabound " * (source != ".")) + source
+
+
+@cache
+def _source() -> str:
+    try:
+        origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    return "." if str(origin.get("url", "")).startswith("file:") else "dynabound"
+
+
+def missing(error: ModuleNotFoundError, extra: str) -> str:
+    """The message for a package that is not installed."""
+    return f"{error.name} is not installed: {pip_command(extra)}"
+
+
+def need(module: str, extra: str = "lab") -> Any:
+    """Import ``module``, or raise ModuleNotFoundError with the command that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(missing(error, extra), name=error.name) from error

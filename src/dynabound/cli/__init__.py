@@ -1,0 +1,86 @@
+"""The command line. A command's module is imported when the command is called, not before."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import Annotated, Any
+
+import typer
+import typer.core
+import typer.main
+
+from dynabound._version import __version__
+from dynabound.cli import errors
+
+__all__ = ["app"]
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "train": ("runs", "Train one run, or resume it: the same options name the same run."),
+    "runs": ("runs", "List, show and remove stored runs."),
+    "data": ("runs", "List and download data sets."),
+    "reproduce": ("studies", "Run the paper's experiments, all or some, and write the report."),
+    "tune": ("studies", "Search for step sizes as the paper does."),
+    "report": ("studies", "Write the report of the stored runs, without running any."),
+    "theory": ("theory", "Run the paper's theorems: a verdict on every claim, figures and all numbers."),
+    "bounds": ("bounds", "Draw the bounds: when they clip a rate, and when AdaBound is close to SGD."),
+    "bench": ("bench", "Time a step of AdaBound against torch's fused Adam and other AdaBounds."),
+}
+"""From a command to its module, which has it under the same name, and the first line of its help."""
+
+RESUMABLE = ("train", "reproduce", "tune", "report")
+
+
+class _Commands(typer.core.TyperGroup):
+    """A group that knows its commands by name and first line, and imports the one that is called."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = {name: typer.core.TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None:
+            command = _load(name)
+            errors.allow_interrupt()
+        return name, command, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        with errors.one_line(lambda: ctx.invoked_subcommand in RESUMABLE):
+            return super().invoke(ctx)
+
+
+def _load(name: str) -> Any:
+    found = getattr(importlib.import_module(f"dynabound.cli.{COMMANDS[name][0]}"), name)
+    group = found
+    if not isinstance(found, typer.Typer):
+        group = typer.Typer(add_completion=False)
+        paragraphs = (inspect.getdoc(found) or "").split("\n\n")
+        text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+        group.command(name, help=text, epilog=found.epilog)(found)
+    loaded = typer.main.get_command(group)
+    loaded.name = name
+    return loaded
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+app = typer.Typer(
+    cls=_Commands,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="AdaBound and AMSBound: train, measure, see their learning rates, check their theory.",
+)
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,223 @@
+"""``dynabound train``, ``runs`` and ``data``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dynabound.cli import progress
+from dynabound.cli.errors import stop_signals
+from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, examples, expand, one_of
+from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.lab import distributed
+from dynabound.lab.errors import LabError
+from dynabound.lab.spec import MODELS, TASKS, RunSpec
+from dynabound.lab.store import Run, Store
+from dynabound.lab.tasks import catalog, datasets
+from dynabound.lab.tasks.download import fetch as fetch_data
+from dynabound.lab.tasks.optimizers import OPTIMIZERS
+from dynabound.lab.train import Progress, Result
+from dynabound.lab.train import train as train_run
+
+__all__ = ["data", "runs", "train"]
+
+data = typer.Typer(no_args_is_help=True, add_completion=False, help="List and download data sets.")
+runs = typer.Typer(add_completion=False, help="List, show and remove stored runs.")
+STATES = ("running", "stopped", "finished", "diverged", "failed", "damaged")
+
+
+@examples(
+    "dynabound train digits",
+    "dynabound train mnist --optimizer adam --lr 0.001 --epochs 20",
+    "dynabound train cifar10 --model resnet34 --opt final_lr=0.5 --device cuda",
+    "torchrun --nproc-per-node 2 -m dynabound train mnist",
+    "dynabound train --resume 860a",
+)
+@expand(spec=Fields(RunSpec))
+def train(
+    spec: dict[str, Any],
+    resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stored run.")] = None,
+    data_dir: DataDir = None,
+    out: Out = Path("runs"),
+    device: Device = "cpu",
+    fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard the model over torchrun's processes (FSDP2).")] = False,
+    checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Save every N steps.")] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="Save every N minutes.")] = 2.0,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves into the run's folder.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train one run, or resume it: the same options name the same run.
+
+    Safe to interrupt: run the same command again to resume.
+
+    Under torchrun, N processes share every batch. With --fsdp each of them also keeps, and saves, only its part of
+    the model and of the optimizer's state: for models that are too large for one. A run may be resumed with another
+    N, with --fsdp or without.
+    """
+    with distributed.joined(device, group=fsdp):
+        store = Store(out)
+        chosen = _stored_spec(store, resume, spec) if resume else RunSpec.from_dict(spec)
+        curves = store.run(chosen).folder / "tensorboard" if tensorboard else None
+        silent = quiet or distributed.rank() > 0
+        with stop_signals() as received, progress.one_run(chosen, silent) as shown:
+            result = train_run(
+                chosen,
+                store,
+                data_dir=data_dir,
+                device=device,
+                fsdp=fsdp,
+                checkpoint_steps=checkpoint_steps,
+                checkpoint_minutes=checkpoint_minutes,
+                progress=_listener(shown, curves),
+                stop=lambda: bool(received),
+            )
+        if distributed.rank() == 0:
+            _print_result(result, chosen, out, as_json)
+    if result.state == "stopped":
+        sys.exit(128 + (received[0] if received else signal.SIGTERM))
+
+
+def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> Callable[[Progress], None] | None:
+    """What to pass as ``train(progress=…)``: what shows the run, what writes its curves, both or nothing."""
+    written = progress.tensorboard(curves) if curves and distributed.rank() == 0 else None
+    listeners = [each for each in (shown, written) if each]
+
+    def listen(event: Progress) -> None:
+        for each in listeners:
+            each(event)
+
+    return listen if listeners else None
+
+
+def _stored_spec(store: Store, name: str, given: dict[str, Any]) -> RunSpec:
+    if given:
+        names = ", ".join(given)
+        raise LabError(f"--resume {name}: the stored spec is used, so leave out {names}; or train without --resume")
+    return store.find(name).spec()
+
+
+def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> None:
+    last = {key: value for key, value in (result.metrics or [{}])[-1].items() if key != "rates"}
+    if as_json:
+        echo_json({"run": spec.name, "state": result.state, **last, **result.details})
+        return
+    where = f" at step {result.details['step']}" if result.state != "finished" else ""
+    echo(f"run {spec.name} {result.state}{where}: {result.run.folder}")
+    if last:
+        echo(progress.epoch_line(last, spec.epochs))
+    if result.state == "stopped":
+        echo(f"resume with: dynabound train --resume {spec.name} --out {out}")
+
+
+@data.command("list", epilog="Example: dynabound data list --data-dir DIR")
+def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
+    """Show where each data set is."""
+    rows = [(name, "embedded") for name in catalog.EMBEDDED]
+    for name in catalog.SOURCES:
+        folder = datasets.locate(name, data_dir)
+        rows.append((name, str(folder) if folder else f"missing: dynabound data fetch {name}"))
+    if as_json:
+        echo_json(dict(rows))
+        return
+    for name, place in rows:
+        echo(f"{name:14} {place}")
+
+
+@data.command("fetch", epilog="Example: dynabound data fetch mnist cifar10")
+def data_fetch(
+    names: Annotated[list[str], typer.Argument(**one_of(catalog.SOURCES, "Data sets.", argument=True))],
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+) -> None:
+    """Download data sets, check them, and print where they are."""
+    for name in names:
+        with progress.download_bar(quiet) as bar:
+            folder = fetch_data(name, data_dir, bar)
+        datasets.load(name, data_dir)  # say that it is there only if it can be read
+        echo(f"{name}: {folder}")
+
+
+@runs.callback(invoke_without_command=True, epilog="Example: dynabound runs --optimizer adam --state finished")
+def runs_list(
+    context: typer.Context,
+    out: Out = Path("runs"),
+    task: Annotated[str | None, typer.Option(**one_of(TASKS, "Only this task."))] = None,
+    model: Annotated[str | None, typer.Option(**one_of(MODELS, "Only this model."))] = None,
+    optimizer: Annotated[str | None, typer.Option(**one_of(OPTIMIZERS, "Only this optimizer."))] = None,
+    state: Annotated[str | None, typer.Option(**one_of(STATES, "Only this state."))] = None,
+    as_json: Json = False,
+) -> None:
+    """List, show and remove stored runs.
+
+    Without a command: list the runs, all or those that match the options.
+    """
+    if context.invoked_subcommand is not None:
+        return
+    wanted = {"task": task, "model": model, "optimizer": optimizer, "state": state}
+    rows = [
+        row
+        for row in map(_row, Store(out).runs())
+        if all(value is None or row.get(key) == value for key, value in wanted.items())
+    ]
+    if as_json:
+        echo_json(rows)
+    elif not rows:
+        echo(f"no such runs in {out}")
+    else:
+        columns = ("run", "task", "model", "optimizer", "lr", "seed", "state", "epoch", "result")
+        print_table(columns, ([row.get(column, "") for column in columns] for row in rows), wrap="result", width=160)
+
+
+def _row(run: Run) -> dict[str, Any]:
+    """A run in a line; a damaged one is a line too."""
+    try:
+        spec, metrics, status = run.spec(), run.metrics(), run.status()
+    except LabError as error:
+        return {"run": run.name, "state": "damaged", "result": str(error)}
+    last = metrics[-1] if metrics else {}
+    value = last.get(f"test_{spec.metric}")
+    result = "" if value is None else f"{spec.metric} {value:.4g}"
+    return {
+        "run": run.name,
+        **{key: getattr(spec, key) for key in ("task", "model", "optimizer", "lr", "seed")},
+        "state": status["state"],
+        "epoch": f"{len(metrics)}/{spec.epochs}",
+        "result": result,
+    }
+
+
+Name = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the beginning of it.")]
+
+
+@runs.command("show", epilog="Example: dynabound runs show 860a --json")
+def runs_show(run: Name, out: Out = Path("runs"), as_json: Json = False) -> None:
+    """Show all that is stored about a run."""
+    found = Store(out).find(run)
+    spec, status, metrics = found.spec(), found.status(), found.metrics()
+    if as_json:
+        parts = {"spec": spec.to_dict(), "status": status, "metrics": metrics, "environment": found.environment()}
+        echo_json({"run": found.name, **parts})
+        return
+    echo(f"run {found.name}: {', '.join(f'{key} {value}' for key, value in status.items())}")
+    for title, fields in (("spec", spec.to_dict()), ("environment", (found.environment() or [{}])[-1])):
+        known = {key: value for key, value in fields.items() if value not in (None, {})}
+        echo(f"{title}: {', '.join(f'{key} {value}' for key, value in known.items())}")
+    for line in metrics:
+        echo(progress.epoch_line(line, spec.epochs))
+
+
+@runs.command("remove", epilog="Example: dynabound runs remove 860a 1f33")
+def runs_remove(
+    runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names, or beginnings of names.")],
+    out: Out = Path("runs"),
+) -> None:
+    """Delete runs; a run that is being trained is not deleted."""
+    for run in [Store(out).find(name) for name in runs]:
+        run.remove()
+        echo(f"removed {run.name}")

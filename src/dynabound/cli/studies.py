@@ -1,0 +1,329 @@
+"""``dynabound reproduce``, ``tune`` and ``report``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from dynabound.cli.errors import CommandError
+from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
+from dynabound.cli.progress import board
+from dynabound.cli.tables import echo, echo_json, print_table, size_text, time_text
+from dynabound.cli.tables import show as _print
+from dynabound.lab.describe import describe
+from dynabound.lab.engines.local import LocalEngine
+from dynabound.lab.engines.ray_driver import RayEngine
+from dynabound.lab.errors import LabError
+from dynabound.lab.report.statistics import mean, std
+from dynabound.lab.spec import SCALES, RunSpec
+from dynabound.lab.store import ENDED, Store
+from dynabound.lab.studies import cost, drive, simulate
+from dynabound.lab.studies import plan as plans
+from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import losses, read
+from dynabound.lab.studies.recipes import STUDIES, choose, seeded
+from dynabound.lab.studies.search import GRIDS, Loss, Search, search
+
+__all__ = ["report", "reproduce", "tune"]
+
+Names = Annotated[list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all).", argument=True))]
+Scale = Annotated[str, typer.Option(**one_of(SCALES, "Size of the experiments."))]
+OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the figures and the report.")]
+_OUT = Path("reproduction")
+
+
+@examples(
+    "dynabound reproduce",
+    "dynabound reproduce mnist --scale laptop --data-dir DIR",
+    "dynabound reproduce --scale paper --plan --workers 64",
+    "dynabound reproduce --engine ray --address auto --device cuda",
+)
+@expand(engine=Fields(EngineOptions))
+def reproduce(
+    engine: dict[str, Any],
+    studies: Names = None,
+    scale: Scale = "demo",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their cost, and exit.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")] = False,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=1, help="With --plan: number of workers; repeatable (default 8, 64, 512)."),
+    ] = None,
+    tflops: Annotated[
+        float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")
+    ] = None,
+    out: OutDir = _OUT,
+    as_json: Json = False,
+) -> None:
+    """Run the paper's experiments, all or some, and write the report.
+
+    Safe to interrupt: run the same command again to resume.
+    """
+    for option, value in (("workers", workers), ("tflops", tflops)):
+        if value and not plan:
+            raise CommandError(f"--{option}: is for --plan; add --plan, or leave it out")
+    chosen = choose(studies or [], scale)
+    place = _engine(EngineOptions(**engine))
+    store = Store(out / "runs")
+    if plan:
+        tflops = tflops or 10.0
+        _print_plan(
+            simulate.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json
+        )
+        return
+    if dry_run:
+        missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
+        _dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
+        return
+    specs = [row.spec(scale) for study in chosen for row in study.rows]
+    # On Ray, a node downloads the data that it does not find.
+    drive.check(specs if isinstance(place, LocalEngine) else (), out, engine.get("data_dir"))
+    failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
+    if any(not study.rows for study in chosen):
+        _run_theory(out / "theory", as_json)
+    _report([study.name for study in chosen], scale, out, as_json)
+    if failed:
+        echo(f"{failed} runs failed; the report shows why; run the same command again to retry them", err=True)
+        raise typer.Exit(1)
+
+
+def _engine(options: EngineOptions, modules: Sequence[str] = ()) -> LocalEngine | RayEngine:
+    """The engine that the options ask for."""
+    if options.engine == "local":
+        for name in ("address", "cpus_per_run", "gpus_per_run", "ranks_per_run"):
+            if getattr(options, name) is not None:
+                raise LabError(f"--{name.replace('_', '-')}: is for Ray; add --engine ray, or leave it out")
+        return LocalEngine(options.jobs, options.data_dir, options.device)
+    if options.engine != "ray":
+        raise LabError(f"--engine {options.engine}: must be local or ray")
+    if options.jobs:
+        raise LabError("--jobs: is for --engine local; on Ray, --cpus-per-run and --gpus-per-run limit the runs")
+    ranks, cuda = options.ranks_per_run or 1, options.device == "cuda"
+    cpus = options.cpus_per_run or ranks
+    gpus = (ranks if cuda else 0) if options.gpus_per_run is None else options.gpus_per_run
+    _check_ray(options.device, ranks, cpus, gpus)
+    return RayEngine(
+        options.address,
+        cpus=cpus,
+        gpus=gpus,
+        ranks=ranks,
+        data_dir=options.data_dir,
+        device=options.device,
+        modules=modules,
+    )
+
+
+def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
+    cuda = device == "cuda"
+    if device not in ("cpu", "cuda"):
+        raise LabError(f"--device {device}: must be cpu or cuda with --engine ray, which chooses the GPU")
+    if bool(gpus) != cuda:
+        remedy = "leave out --gpus-per-run" if cuda else "add --device cuda"
+        raise LabError(f"--gpus-per-run {gpus:g} with --device {device}: {remedy}")
+    if gpus > 1 and gpus % 1:
+        raise LabError(f"--gpus-per-run {gpus:g}: runs share a GPU or own GPUs; ask for 1 at most, or an integer")
+    if cpus < ranks or (cuda and 1 < ranks > gpus):
+        raise LabError(f"--ranks-per-run {ranks}: every rank needs a CPU, and on cuda a GPU; ask for {ranks} per run")
+
+
+def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
+    """Run all that ``source`` asks for; return how many runs failed."""
+    with place as engine, board(lambda: engine.jobs, quiet) as shown:
+        drive.complete(source, store, engine, shown.begin, shown.listen)
+        return shown.failed
+
+
+def _run_theory(folder: Path, quiet: bool) -> None:
+    names = theorems.missing(folder)
+    if not names:
+        return
+    with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        for name in names:
+            task = bar.add_task(name, total=None)
+
+            def progress(done: int, total: int, task: Any = task) -> None:
+                bar.update(task, completed=done, total=total)
+
+            theorems.play(name, folder, progress)
+
+
+@examples("dynabound report --out reproduction", "dynabound report mnist cifar10 --json")
+def report(
+    studies: Names = None,
+    scale: Scale = "demo",
+    out: OutDir = _OUT,
+    as_json: Json = False,
+) -> None:
+    """Write the report of the stored runs, without running any."""
+    chosen = choose(studies or [], scale)
+    if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
+        raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
+    _report([study.name for study in chosen], scale, out, as_json)
+
+
+def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
+    from dynabound.lab.report import html, summary
+
+    report = summary.build([STUDIES[name] for name in names], scale, out)
+    path = html.write(report, out)
+    if as_json:
+        plain = [html.as_dict(study) for study in report.studies]
+        typer.echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
+        return
+    table = Table(box=None, header_style="bold")
+    for column in ("study", "verdict", "claims that hold", "runs"):
+        table.add_column(column)
+    for study in report.studies:
+        holding = sum(check.verdict in ("reproduced", "holds") for check in study.checks)
+        states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
+        table.add_row(study.name, study.verdict, f"{holding} of {len(study.checks)}", states)
+    _print(table)
+    typer.echo(f"the report: {path}")
+
+
+def _dry_run(planned: list[plans.Planned], theory: list[str] | None, scale: str, as_json: bool) -> None:
+    """Print what would be run; ``theory`` lists the theory studies to run, None if they were not asked for."""
+    left = [run for run in planned if run.state not in ENDED]
+    costs = []
+    if scale == "paper":
+        costs = cost.estimate([run.spec for run in left], lambda name: echo(f"measuring steps of {name}", err=True))
+    if as_json:
+        listed = [{"study": p.study, "label": p.label, "run": p.spec.name, "state": p.state, "note": p.note,
+                   "spec": p.spec.to_dict()} for p in planned]  # fmt: skip
+        echo_json({"runs": listed, "theory": theory, "costs": [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]})
+        return
+    for p in planned:
+        echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
+    if theory is not None:
+        todo = f"{', '.join(theory)}: to run; all five take about 30 s" if theory else "all done"
+        echo(f"{'theory':16} {'new' if theory else 'finished':9} {todo}")
+    more = "; a search may add more at its edges" if any(p.note == "search" for p in left) else ""
+    echo(f"{len({p.spec.name for p in left})} runs to do of {len({p.spec.name for p in planned})}{more}")
+    if costs:
+        _print_costs(costs)
+
+
+def _print_costs(costs: list[cost.Cost]) -> None:
+    for c in costs:
+        echo(
+            f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
+            f"{c.gpu_hours:8.1f} GPU hours  {c.seconds / 3600:10,.0f} hours on this CPU"
+        )
+    flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
+    echo(
+        f"total: {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
+        f"{cost.GPU_FLOPS / 1e12:g} TFLOP/s and at least {1e3 * cost.STEP_SECONDS:g} ms per step, "
+        f"{sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
+    )
+
+
+def _print_plan(plan: dict[str, Any], tflops: float, as_json: bool) -> None:
+    if as_json:
+        echo_json({**plan, "tflops": tflops})
+        return
+    echo(
+        f"{plan['runs']} runs to do at {plan['scale']} scale, at most {plan['at_once']} at a time: "
+        f"{plan['flops']:.2e} FLOP, {time_text(plan['work_seconds'])} of work, {size_text(plan['bytes'])} of storage "
+        f"at the end, and up to {size_text(2 * plan['largest_bytes'])} more per run in progress"
+    )
+    print_table(
+        ("workload", "runs", "parameters", "FLOP", "work", "storage", "times"),
+        (
+            (w["workload"], w["runs"], f"{w['parameters']:,}", f"{w['flops']:.2e}", time_text(w["seconds"]),
+             size_text(w["bytes"]), w["time"]) for w in plan["workloads"]
+        ),
+    )  # fmt: skip
+    print_table(
+        ("workers", "takes", "utilisation", "work / workers", "longest chain", "limited by"),
+        (
+            (s["workers"], time_text(s["makespan"]), f"{s['utilisation']:.0%}", time_text(s["share"]),
+             time_text(plan["chain_seconds"]), s["limit"]) for s in plan["schedules"]
+        ),
+    )  # fmt: skip
+    for text in (f"a GPU does {tflops:g} TFLOP/s, and a step takes at least a millisecond", *plan["assumed"]):
+        echo(f"assumed: {text}")
+
+
+@examples(
+    "dynabound tune digits --optimizer adam --epochs 5",
+    "dynabound tune mnist --optimizer sgdm --optimizer adabound --jobs 2",
+)
+@expand(
+    spec=Fields(RunSpec, without=("optimizer", "lr", "opt", "seed"), required=True),
+    engine=Fields(EngineOptions),
+)
+def tune(
+    spec: dict[str, Any],
+    engine: dict[str, Any],
+    optimizers: Annotated[
+        list[str] | None,
+        typer.Option("--optimizer", **one_of(GRIDS, "Optimizer to tune; repeatable (default: all)")),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of the best setting.")] = 3,
+    out: OutDir = _OUT,
+    as_json: Json = False,
+) -> None:
+    """Search for step sizes as the paper does.
+
+    Five points, more if the best is at an edge; the lowest final training loss wins. Safe to interrupt: run the same
+    command again to resume.
+    """
+    specs = [RunSpec(**spec, optimizer=name) for name in optimizers or GRIDS]
+    store = Store(out / "runs")
+    modules = [each.optimizer.partition(":")[0].partition(".")[0] for each in specs if ":" in each.optimizer]
+    place = _engine(EngineOptions(**engine), modules)
+    drive.check(specs if isinstance(place, LocalEngine) else (), out, engine.get("data_dir"))
+    failed = _run(plans.tuning(specs, seeds), store, place, as_json)
+    found = {each.optimizer: search(each, losses(store)) for each in specs}
+    if as_json:
+        echo_json({name: _found(result, store, seeds) for name, result in found.items()})
+    else:
+        for name, result in found.items():
+            _print_found(name, result, _found(result, store, seeds))
+    if failed:
+        echo(f"{failed} runs failed; run the same command again to retry them", err=True)
+        raise typer.Exit(1)
+
+
+def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
+    """What a search tried and how the best setting's seeds ended, for JSON."""
+    best, tried = result.best, [(read(store, spec), loss) for spec, loss in result.tried]
+    winner = [read(store, spec) for spec in seeded(best, seeds)] if best else []
+    final = [run.series("test")[-1] for run in winner if run.state == "finished"]
+    return {
+        "best": best and best.to_dict(),
+        "test": best and {
+            "metric": "perplexity" if best.text else "accuracy (%)",
+            "mean": mean(final) if final else None,
+            "std": std(final) if len(final) > 1 else None,
+            "states": [run.state for run in winner],
+        },
+        "tried": [{"lr": run.spec.lr, "opt": run.spec.options, "state": run.state, "error": run.error,
+                   "train_loss": loss if run.state == "finished" else None} for run, loss in tried],
+    }  # fmt: skip
+
+
+def _print_found(name: str, result: Search, summary: dict[str, Any]) -> None:
+    rows = zip(result.tried, summary["tried"], strict=True)
+    for (spec, loss), run in sorted(rows, key=lambda row: row[0][1]):
+        error = run["error"].strip().rpartition("\n")[-1]  # the last line of a traceback is the error
+        state = f"train loss {loss:10.5g}" if run["state"] == "finished" else run["state"]
+        mark = " best" if spec == result.best else f": {error}" if error else ""
+        echo(f"{name:10} {describe(spec):60} {state}{mark}")
+    if not result.tried:
+        echo(f"{name:10} has no grid: its defaults are used")
+    test = summary["test"]
+    if test is None:
+        echo(f"{name:10} has no best setting: no run finished")
+        return
+    ended = test["states"].count("finished")
+    value = "none" if test["mean"] is None else f"{test['mean']:.2f}"
+    value += "" if test["std"] is None else f" ± {test['std']:.2f} (mean ± standard deviation)"
+    echo(f"{name:10} final test {test['metric']}, {ended} of {len(test['states'])} seeds: {value}")

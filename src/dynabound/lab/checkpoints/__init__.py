@@ -1,0 +1,1 @@
+"""One run's state on disk."""

@@ -1,0 +1,1 @@
+"""Where many runs execute: local processes or Ray."""

@@ -1,0 +1,61 @@
+"""Stored runs as the curves of a study: its methods, each with all its seeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import ENDED, Store
+from dynabound.lab.studies.plan import Seed, gather, losses, read
+from dynabound.lab.studies.recipes import Row, Study
+from dynabound.lab.studies.search import Search
+
+__all__ = ["Curve", "curves"]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A method of a study: all its seeds, and the search that chose its step size."""
+
+    row: Row
+    spec: RunSpec
+    seeds: tuple[Seed, ...]
+    search: Search | None = None
+    lost: tuple[Seed, ...] = ()
+    """Runs of the search that failed: the winner was chosen without them."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether every seed finished or diverged."""
+        return bool(self.seeds) and all(seed.state in ENDED for seed in self.seeds)
+
+    @property
+    def finished(self) -> list[Seed]:
+        """The seeds that finished."""
+        return [seed for seed in self.seeds if seed.state == "finished"]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether any seed diverged."""
+        return any(seed.state == "diverged" for seed in self.seeds)
+
+    def final(self, split: str = "test") -> list[float]:
+        """The metric of the last epoch, of every seed that finished."""
+        return [seed.series(split)[-1] for seed in self.finished]
+
+    def best(self) -> list[float]:
+        """The best test metric of any epoch, of every seed that finished."""
+        choose = min if self.spec.text else max
+        return [choose(seed.series("test")) for seed in self.finished]
+
+
+def curves(study: Study, scale: str, store: Store) -> list[Curve]:
+    """The study's curves as they stand in ``store``."""
+    result = []
+    for row, found, specs in gather(study, scale, store, losses(store)):
+        best = specs[0] if specs else (found and found.best) or row.spec(scale)
+        tried = [read(store, spec) for spec, loss in found.tried if math.isinf(loss)] if found else []
+        lost = tuple(seed for seed in tried if seed.state == "failed" and seed.spec not in specs)
+        result.append(Curve(row, best, tuple(read(store, spec) for spec in specs), found, lost))
+    return result

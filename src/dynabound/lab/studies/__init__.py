@@ -1,0 +1,1 @@
+"""Which runs a study needs, and running them."""

@@ -1,0 +1,75 @@
+"""Check that a study can be run, then run it until nothing is left to do."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from dynabound.lab.engines.base import Engine, Event
+from dynabound.lab.errors import LabError
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import ENDED, Store
+from dynabound.lab.studies.plan import losses, read
+from dynabound.lab.studies.search import Loss
+from dynabound.lab.tasks import catalog, datasets
+
+__all__ = ["check", "complete"]
+
+
+def complete(
+    source: Callable[[Loss], Sequence[RunSpec]],
+    store: Store,
+    engine: Engine,
+    begin: Callable[[list[RunSpec]], None],
+    listen: Callable[[Event], None],
+) -> None:
+    """Run what ``source`` wants, and what it wants next, until it wants nothing; no run is submitted twice.
+
+    ``source`` is asked again whenever a worker would be idle, not only when all runs have ended: searches advance while
+    other runs are still being executed.
+    """
+    submitted: set[str] = set()
+    over: set[str] = set()
+
+    def submit_more() -> bool:
+        specs = {
+            spec.name: spec
+            for spec in source(losses(store, over))
+            if spec.name not in submitted and read(store, spec).state not in ENDED
+        }
+        submitted.update(specs)
+        if specs:
+            begin(list(specs.values()))
+            engine.submit(specs.values(), store)
+        return bool(specs)
+
+    while submit_more():
+        for event in engine.events():
+            listen(event)
+            if event.last:
+                over.add(event.run)
+                if len(submitted) - len(over) < engine.jobs:
+                    submit_more()
+
+
+def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
+    """Raise LabError, before anything is run, if a folder cannot be written or a data set is missing."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
+    for folder in (out, out / "runs", out / "theory"):
+        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")
+    missing = [
+        task
+        for task in dict.fromkeys(spec.task for spec in specs)
+        if task in catalog.SOURCES and datasets.locate(task, data_dir) is None
+    ]
+    if missing:
+        names = " ".join(missing)
+        raise LabError(
+            f"{', '.join(missing)}: not found; run: dynabound data fetch {names}, or give --data-dir DIR, "
+            "or take --scale demo"
+        )

@@ -1,0 +1,259 @@
+"""The paper's studies as data: what is trained, with which methods, at three scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dynabound._checks import did_you_mean
+from dynabound.lab.errors import LabError
+from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
+
+__all__ = ["FIXED", "PACE", "REFERENCE", "STUDIES", "TUNED", "WORKLOADS", "Row", "Study", "choose", "seeded"]
+
+_RESNET = dict(model="resnet34", weight_decay=5e-4)
+_DENSENET = dict(model="densenet121", weight_decay=5e-4)
+_DEMO_CNN = dict(task="digits", width=1 / 16, epochs=8, decay_after=6, batch_size=64)
+_LAPTOP_CNN = dict(task="cifar10", width=0.125, epochs=20, decay_after=15, examples=10_000)
+_PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
+_DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
+_LAPTOP_LSTM = dict(task="ptb", hidden=100, epochs=10, examples=200_000)
+_PAPER_LSTM = dict(task="ptb", hidden=200, epochs=200)
+
+WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
+    "demo": {
+        "perceptron": dict(task="digits", hidden=100, epochs=40),
+        "resnet34": {**_RESNET, **_DEMO_CNN},
+        "densenet121": {**_DENSENET, **_DEMO_CNN, "batch_size": 128},
+        # Short epochs: the rates are recorded at the end of each.
+        "resnet34-rates": {**_RESNET, **_DEMO_CNN, "examples": 320, "epochs": 60, "decay_after": None, "rates": True},
+        **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 2, 3)},
+    },
+    "laptop": {
+        "perceptron": dict(task="mnist", hidden=100, epochs=20),
+        "resnet34": {**_RESNET, **_LAPTOP_CNN},
+        "densenet121": {**_DENSENET, **_LAPTOP_CNN},
+        "resnet34-rates": {**_RESNET, **_LAPTOP_CNN, "decay_after": None, "rates": True},
+        **{f"lstm-{n}": {**_LAPTOP_LSTM, "layers": n} for n in (1, 2, 3)},
+    },
+    "paper": {
+        "perceptron": dict(task="mnist", hidden=100, epochs=100),
+        "resnet34": {**_RESNET, **_PAPER_CNN},
+        "densenet121": {**_DENSENET, **_PAPER_CNN},
+        "resnet34-rates": {**_RESNET, **_PAPER_CNN, "rates": True},
+        **{f"lstm-{n}": {**_PAPER_LSTM, "layers": n} for n in (1, 2, 3)},
+    },
+}
+"""What is trained at each scale: the fields of a RunSpec that the methods share."""
+
+PACE: dict[str, dict[str, float]] = {
+    "demo": {"perceptron": 20, "resnet34": 17, "densenet121": 33, "lstm": 31},
+    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "lstm": 4.6},
+    "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "lstm": 1},
+}
+"""Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,
+so that the bounds converge as fast per epoch as in the paper."""
+
+TUNED: dict[str, tuple[str, ...]] = {
+    "demo": ("perceptron",),
+    "laptop": ("perceptron",),
+    "paper": ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"),
+}
+"""The workloads whose step sizes are searched for at each scale."""
+
+FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "demo": {
+        "resnet34": dict(
+            sgdm=dict(lr=0.05),
+            adagrad=dict(lr=0.05),
+            adam=dict(lr=0.01, betas=(0.9, 0.99)),
+            amsgrad=dict(lr=0.01, betas=(0.9, 0.99)),
+        ),
+        "densenet121": dict(
+            sgdm=dict(lr=0.5),
+            adagrad=dict(lr=0.1),
+            adam=dict(lr=0.01),
+            amsgrad=dict(lr=0.05, betas=(0.9, 0.99)),
+        ),
+        "lstm-1": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
+        "lstm-2": dict(sgd=dict(lr=20.0), adam=dict(lr=0.005)),
+        "lstm-3": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
+    },
+    "laptop": {},
+    "paper": {},
+}
+"""Step sizes and options where they are not searched for; a method that is not here keeps its defaults. Those of the
+demo are the results of the paper's search, run beforehand: docs/lab.md has the commands."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One curve: a method on a workload."""
+
+    panel: str
+    label: str
+    workload: str
+    optimizer: str
+    lr: float | None = None
+    opt: Mapping[str, Any] = field(default_factory=dict)
+    """Other arguments. ``gamma`` is the paper's, before it is multiplied by PACE."""
+
+    def spec(self, scale: str) -> RunSpec:
+        """The run of seed 0, before any search for a step size."""
+        # The default is left out, so that studies which do not set it share the run.
+        opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
+        if self.optimizer in ("adabound", "amsbound"):
+            opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.pace(scale):.6g}")
+        fixed = FIXED[scale].get(self.workload, {}).get(self.optimizer, {}) if self.lr is None else {}
+        lr = fixed.get("lr", DEFAULT) if self.lr is None else self.lr
+        opt |= {key: value for key, value in fixed.items() if key != "lr"}
+        return RunSpec(**WORKLOADS[scale][self.workload], optimizer=self.optimizer, lr=lr, opt=opt, scale=scale)
+
+    def pace(self, scale: str) -> float:
+        """The factor of γ."""
+        return PACE[scale][self.workload.partition("-")[0]]
+
+    def tuned(self, scale: str) -> bool:
+        """Whether the step size is searched for."""
+        return self.lr is None and self.workload in TUNED[scale]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A figure of the paper."""
+
+    name: str
+    title: str
+    claim: str
+    """What the paper says, in a sentence."""
+    rows: tuple[Row, ...] = ()
+    seeds: Mapping[str, int] = field(default_factory=lambda: dict(demo=2, laptop=3, paper=3))
+    splits: tuple[str, ...] = ("train", "test")
+    """Whose curves are drawn."""
+
+    def panels(self) -> list[str]:
+        """The names of the panels, in order."""
+        return list(dict.fromkeys(row.panel for row in self.rows))
+
+
+_METHODS = {
+    "SGDM": "sgdm", "SGD": "sgd", "AdaGrad": "adagrad", "Adam": "adam", "AMSGrad": "amsgrad",
+    "AdaBound": "adabound", "AMSBound": "amsbound",
+}  # fmt: skip
+_SIX = ("SGDM", "AdaGrad", "Adam", "AMSGrad", "AdaBound", "AMSBound")
+_FOUR = ("SGD", "Adam", "AdaBound", "AMSBound")
+_STEP_SIZES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
+
+REFERENCE = "Adam, α = 0.001"
+"""Adam with the initial step size of AdaBound: a search may find a larger one for Adam, and then only this curve shows
+that AdaBound starts like Adam."""
+
+
+def _compare(panel: str, workload: str, labels: Iterable[str]) -> tuple[Row, ...]:
+    return tuple(Row(panel, label, workload, _METHODS[label]) for label in labels)
+
+
+def _six(panel: str, workload: str) -> tuple[Row, ...]:
+    # The betas are the defaults, written as in the search, so that it is the same run.
+    reference = Row(panel, REFERENCE, workload, "adam", 1e-3, dict(betas=(0.9, 0.999)))
+    return (*_compare(panel, workload, _SIX), reference)
+
+
+STUDIES: dict[str, Study] = {
+    study.name: study
+    for study in (
+        Study(
+            "learning-rates",
+            "Figure 1: the learning rates at the end of training",
+            "Near convergence Adam's learning rates contain tiny ones, below 0.01, as well as huge ones, above 1000.",
+            _compare("ResNet-34", "resnet34", ("Adam", "AdaBound")),
+            seeds=dict(demo=1, laptop=1, paper=1),
+        ),
+        Study(
+            "mnist",
+            "Figure 2: a perceptron on MNIST",
+            "All methods come near 100 % in training; in test accuracy SGD ends slightly above Adam, and AdaBound and "
+            "AMSBound above their prototypes Adam and AMSGrad and slightly above SGD.",
+            _six("perceptron", "perceptron"),
+            seeds=dict(demo=3, laptop=3, paper=3),
+        ),
+        Study(
+            "cifar10",
+            "Figure 3: DenseNet-121 and ResNet-34 on CIFAR-10",
+            "AdaBound and AMSBound learn faster than SGDM early, as adaptive methods do, and end above Adam and "
+            "AMSGrad, and above SGDM, in test accuracy.",
+            _six("DenseNet-121", "densenet121") + _six("ResNet-34", "resnet34"),
+        ),
+        Study(
+            "ptb",
+            "Figure 4: LSTMs of one, two and three layers on Penn Treebank",
+            "Adam learns faster than SGD at first but ends at a worse perplexity than SGD, AdaBound and AMSBound, and "
+            "the gain over Adam is larger with three layers than with one.",
+            tuple(row for n in (1, 2, 3) for row in _compare(f"L{n}: {n}-layer LSTM", f"lstm-{n}", _FOUR)),
+            splits=("test",),
+        ),
+        Study(
+            "bound-speed",
+            "Appendix: the speed of the bounds",
+            "For a given α*, the results with different β are almost the same.",
+            tuple(
+                Row(f"α* = {final:g}", f"β = 1 − 1/{n}", "resnet34", "adabound", 1e-3,
+                    dict(final_lr=final, gamma=1 / n))
+                for final in (0.1, 1.0) for n in (10, 50, 100, 500, 1000)
+            ),
+            seeds=dict(demo=2, laptop=1, paper=3),
+            splits=("test",),
+        ),
+        Study(
+            "final-step-size",
+            "Appendix: the final step size",
+            "SGDM is very sensitive to its step size α, AdaBound is not to its final step size α*, and AdaBound is "
+            "better than SGDM at every one of them.",
+            tuple(
+                [Row("SGDM", f"α = {a:g}", "resnet34", "sgdm", a) for a in _STEP_SIZES]
+                + [Row("AdaBound", f"α* = {a:g}", "resnet34", "adabound", 1e-3, dict(final_lr=a, gamma=1e-2))
+                   for a in _STEP_SIZES]
+                + [Row("SGDM, dampened", f"α = {a:g}", "resnet34", "sgdm-dampened", a) for a in _STEP_SIZES]
+            ),
+            seeds=dict(demo=1, laptop=1, paper=3),
+            splits=("test",),
+        ),
+        Study(
+            "rate-evolution",
+            "Last appendix: how AdaBound's learning rates evolve",
+            "The rates rise rapidly at first, then their largest and median values fall and converge to the final "
+            "step size.",
+            _compare("ResNet-34", "resnet34-rates", ("AdaBound",)),
+            seeds=dict(demo=1, laptop=1, paper=1),
+        ),
+        Study(
+            "theory",
+            "Theorems 1 to 5, and what follows from them",
+            "Adam can fail to converge whatever its step size; AdaBound and AMSBound converge, with a regret of O(√T).",
+        ),
+    )
+}  # fmt: skip
+"""Every experiment of the paper."""
+
+
+def choose(names: Iterable[str], scale: str) -> list[Study]:
+    """The studies of the given names, or all; LabError for an unknown name or scale.
+
+    >>> [study.name for study in choose(["mnist", "ptb", "mnist"], "demo")]
+    ['mnist', 'ptb']
+    >>> len(choose([], "demo"))
+    8
+    """
+    if scale not in SCALES:
+        raise LabError(f"scale={scale!r}: must be one of {', '.join(SCALES)}")
+    for name in names:
+        if name not in STUDIES:
+            hint = did_you_mean(name, STUDIES)
+            raise LabError(f"study={name!r}: must be one of {', '.join(STUDIES)}{hint}")
+    return [STUDIES[name] for name in dict.fromkeys(names)] or list(STUDIES.values())
+
+
+def seeded(spec: RunSpec, seeds: int) -> list[RunSpec]:
+    """The same run with each of the seeds 0, 1, …, ``seeds`` − 1."""
+    return [replace(spec, seed=seed) for seed in range(seeds)]

@@ -1,0 +1,256 @@
+"""Loading data sets: where they are looked for, how they are read, and what is refused.
+
+The embedded ones are always there: scikit-learn's digits and the language reference in CPython's ``pydoc_data``.
+The others are looked for in ``data_dir`` (or the variable DYNABOUND_DATA), then in the download folder.
+
+>>> data = load("digits")
+>>> data.train[0].shape, data.test[0].shape, data.classes
+(torch.Size([1437, 1, 8, 8]), torch.Size([360, 1, 8, 8]), 10)
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import re
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from pathlib import Path
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from dynabound._extras import missing
+from dynabound.lab.errors import LabError
+from dynabound.lab.tasks.catalog import SOURCES, TASKS
+
+__all__ = ["Data", "DataError", "Images", "Text", "data_home", "fingerprint", "load", "locate", "search_path"]
+
+
+class DataError(LabError):
+    """A data set is missing or damaged."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Labelled images: (uint8 of shape N×C×H×W, int64 labels) for training and for testing."""
+
+    train: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+    classes: int = 10
+    augment: bool = False
+    """Whether training crops and flips at random."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Three streams of word numbers below ``vocabulary``."""
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+    vocabulary: int
+
+
+Data: TypeAlias = "Images | Text"
+
+
+def load(name: str, data_dir: str | Path | None = None) -> Data:
+    """The data set ``name``, complete and verified; DataError otherwise."""
+    if name not in TASKS:
+        raise DataError(f"data set {name!r}: must be one of {', '.join(TASKS)}")
+    if name not in SOURCES:
+        return _pydoc() if TASKS[name].text else _digits(TASKS[name].test_images)
+    folder = locate(name, data_dir)
+    if folder is None:
+        places = ", ".join(map(str, search_path(name, data_dir)))
+        raise DataError(
+            f"{name}: {SOURCES[name].files[0]} not found in {places}; "
+            f"run: dynabound data fetch {name}, or give --data-dir"
+        )
+    return _READERS[SOURCES[name].kind](name, folder)
+
+
+def data_home(data_dir: str | Path | None = None) -> Path:
+    """Where data sets are downloaded to: ``data_dir``, or DYNABOUND_DATA, or the user's cache."""
+    chosen = data_dir or os.environ.get("DYNABOUND_DATA")
+    if chosen:
+        return Path(chosen)
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dynabound"
+    except RuntimeError:
+        raise DataError("HOME is not set and the user is unknown: give --data-dir, or set DYNABOUND_DATA") from None
+
+
+def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
+    """The folders in which a data set is looked for, in this order."""
+    homes = {data_home(data_dir): None}
+    with contextlib.suppress(DataError):  # without a home folder there is no cache to look in
+        homes[data_home()] = None
+    inner = {"cifar": ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ".")}.get(
+        SOURCES[name].kind, (name, ".")
+    )
+    return [home / folder for home in homes for folder in inner] + [Path(folder) for folder in SOURCES[name].folders]
+
+
+def locate(name: str, data_dir: str | Path | None = None) -> Path | None:
+    """The first folder that has a file of the data set, damaged or not; None if there is none."""
+    first = SOURCES[name].files[0]
+    for folder in search_path(name, data_dir):
+        if (folder / f"{first}.gz").is_file() or (folder / first).is_file():
+            return folder
+    return None
+
+
+def fingerprint(data: Data) -> str:
+    """A digest of the whole data set: a run is never resumed on other data."""
+    digest = hashlib.sha256()
+    tensors = (*data.train, *data.test) if isinstance(data, Images) else (data.train, data.valid, data.test)
+    for tensor in tensors:
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(tensor.contiguous().numpy().data.cast("B"))
+    return digest.hexdigest()[:16]
+
+
+def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
+    """A file's path and its uncompressed contents; DataError where they are not what the catalog says."""
+    path = folder / f"{file}.gz"
+    if not path.is_file():
+        path = folder / file
+    try:
+        contents = path.read_bytes()
+        if path.suffix == ".gz":
+            contents = gzip.decompress(contents)
+    except FileNotFoundError:
+        raise _damaged(name, path, "is missing", "the whole data set") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise _damaged(name, path, f"cannot be read ({error})", "a whole file") from None
+    digest = hashlib.sha256(contents).hexdigest()
+    for other, source in SOURCES.items():
+        if other != name and digest in source.contents.values():
+            raise _damaged(name, path, f"is a file of {other}", f"{name}'s {file}")
+    expected = SOURCES[name].contents.get(file, digest)
+    if digest != expected:
+        raise _damaged(name, path, f"holds {len(contents)} bytes of SHA-256 {digest}", f"SHA-256 {expected}")
+    return path, contents
+
+
+def _damaged(name: str, path: Path, problem: str, expected: str) -> DataError:
+    """A download into the same home is found first; what a package installed is left alone."""
+    home = path.parent
+    for inner in ("cifar-10-batches-bin", name):
+        home = home.parent if home.name == inner else home
+    where = "" if str(path.parent) in SOURCES[name].folders else f" --data-dir {home}"
+    return DataError(f"{path} {problem}; expected {expected}; repair it with: dynabound data fetch {name}{where}")
+
+
+def _idx_tensor(name: str, folder: Path, file: str, shape: tuple[int, ...]) -> Tensor:
+    """One IDX file: a magic number that tells the dimensions, their sizes, then the bytes."""
+    path, contents = _read(name, folder, file)
+    expected = f"an IDX file of {'×'.join(map(str, shape))} bytes"
+    header = 4 + 4 * len(shape)
+    if contents[:4] != bytes((0, 0, 8, len(shape))):
+        raise _damaged(name, path, f"starts with {contents[:4].hex() or 'nothing'}", expected)
+    sizes = tuple(int.from_bytes(contents[4 * i : 4 * i + 4], "big") for i in range(1, len(shape) + 1))
+    if sizes != shape:
+        raise _damaged(name, path, f"says that it holds {'×'.join(map(str, sizes))} bytes", expected)
+    if len(contents) != header + prod(shape):
+        raise _damaged(name, path, f"holds {len(contents) - header} bytes after its header", expected)
+    return torch.frombuffer(bytearray(contents), dtype=torch.uint8, offset=header).reshape(shape)
+
+
+def _labels(name: str, path: Path, labels: Tensor) -> Tensor:
+    if int(labels.max()) > 9:
+        raise _damaged(name, path, f"has a label {int(labels.max())}", "labels from 0 to 9")
+    return labels.long()
+
+
+def _read_idx(name: str, folder: Path) -> Images:
+    train, test, *size = SOURCES[name].shape
+    files, halves = SOURCES[name].files, []
+    for number, (images, labels) in zip((train, test), (files[:2], files[2:]), strict=True):
+        x = _idx_tensor(name, folder, images, (number, *size)).unsqueeze(1)
+        halves.append((x, _labels(name, folder / labels, _idx_tensor(name, folder, labels, (number,)))))
+    return Images(halves[0], halves[1])
+
+
+def _read_cifar(name: str, folder: Path) -> Images:
+    """The binary layout: records of one label byte and 3×32×32 pixel bytes."""
+    number, _, height, width = SOURCES[name].shape
+    record = 1 + 3 * height * width
+    batches = []
+    for file in SOURCES[name].files:
+        path, contents = _read(name, folder, file)
+        if len(contents) != number * record:
+            raise _damaged(name, path, f"holds {len(contents)} bytes", f"{number} records of {record} bytes")
+        table = torch.frombuffer(bytearray(contents), dtype=torch.uint8).reshape(number, record)
+        labels = _labels(name, path, table[:, 0])
+        batches.append((table[:, 1:].reshape(number, 3, height, width), labels))
+    images, targets = zip(*batches[:-1], strict=True)
+    for part, labels in (("training", torch.cat(targets)), ("test", batches[-1][1])):
+        # There is no one right file (the images also exist as JPEG copies), but every copy has balanced classes.
+        counts = labels.bincount(minlength=10).tolist()
+        if len(set(counts)) > 1:
+            raise _damaged(name, folder, f"has {part} labels in the numbers {counts}", "equally many of each class")
+    return Images((torch.cat(images), torch.cat(targets)), batches[-1], augment=True)
+
+
+def _read_text(name: str, folder: Path) -> Text:
+    streams = []
+    for file in SOURCES[name].files:
+        path, contents = _read(name, folder, file)
+        try:
+            lines = contents.decode().splitlines()
+        except UnicodeDecodeError as error:
+            raise _damaged(name, path, f"is not text ({error.reason})", "UTF-8") from None
+        streams.append([word for line in lines for word in (*line.split(), "<eos>")])
+        if len(streams[-1]) < 2:
+            raise _damaged(name, path, "has no words", "lines of words")
+    return _number(streams, Counter(streams[0]))
+
+
+_READERS: dict[str, Callable[[str, Path], Data]] = {"idx": _read_idx, "cifar": _read_cifar, "text": _read_text}
+
+
+def _number(streams: list[list[str]], vocabulary: Iterable[str]) -> Text:
+    """Words as numbers, by their place in ``vocabulary``; the others are <unk>."""
+    numbers = {word: number for number, word in enumerate(dict.fromkeys(chain(vocabulary, ("<unk>",))))}
+    unknown = numbers["<unk>"]
+    train, valid, test = (torch.tensor([numbers.get(word, unknown) for word in stream]) for stream in streams)
+    return Text(train, valid, test, len(numbers))
+
+
+def _digits(test_images: int) -> Images:
+    try:
+        from sklearn.datasets import load_digits
+    except ModuleNotFoundError as error:
+        raise DataError(f"digits: {missing(error, 'lab')}") from None
+    bunch = load_digits()
+    images = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
+    labels = torch.from_numpy(bunch.target).long()
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
+    train, test = order[:-test_images], order[-test_images:]
+    return Images((images[train], labels[train]), (images[test], labels[test]))
+
+
+def _pydoc() -> Text:
+    """The language reference, in words; of every ten paragraphs one is for validation and one for testing.
+
+    The text is that of the running Python, so that another version of Python is another data set.
+    """
+    from pydoc_data.topics import topics
+
+    paragraphs = [p for name in sorted(topics) for p in topics[name].split("\n\n") if p.strip()]
+    streams: list[list[str]] = [[], [], []]
+    for index, paragraph in enumerate(paragraphs):
+        stream = streams[{8: 1, 9: 2}.get(index % 10, 0)]
+        stream.extend(re.findall(r"\w+|[^\w\s]", paragraph.lower()))
+        stream.append("<eos>")
+    return _number(streams, (word for word, count in Counter(streams[0]).items() if count > 2))

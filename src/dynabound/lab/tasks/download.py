@@ -1,0 +1,95 @@
+"""Downloads: from the first mirror that answers, checked before use, never half there."""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from dynabound._files import write_whole
+from dynabound.lab.tasks.catalog import SOURCES
+from dynabound.lab.tasks.datasets import DataError, data_home, search_path
+
+__all__ = ["fetch", "obtain"]
+
+
+def obtain(name: str, data_dir: str | Path | None = None) -> None:
+    """See to it that the data set is on this machine; of the processes that ask for it at once, one fetches it."""
+    if name not in SOURCES or _complete(name, data_dir):
+        return
+    from filelock import FileLock  # torch needs it, too
+
+    home = data_home(data_dir)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with FileLock(home / f".{name}.lock"):
+            if not _complete(name, data_dir):
+                fetch(name, data_dir)
+    except OSError as error:
+        raise DataError(f"{name}: cannot write to {home} ({error.strerror}); give another --data-dir") from error
+
+
+def _complete(name: str, data_dir: str | Path | None) -> bool:
+    return any(
+        all((folder / file).is_file() or (folder / f"{file}.gz").is_file() for file in SOURCES[name].files)
+        for folder in search_path(name, data_dir)
+    )
+
+
+def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str], Any] | None = None) -> Path:
+    """Download the data set ``name`` and return its folder; what is there and whole is not downloaded again.
+
+    ``progress`` is given a file's name and returns an object with tqdm's ``total``, ``update``, ``reset``, ``close``.
+    """
+    if name not in SOURCES:
+        raise DataError(f"data set {name!r}: nothing to fetch; must be one of {', '.join(SOURCES)}")
+    folder = data_home(data_dir) / name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, md5 in SOURCES[name].downloads.items():
+            path = _download(name, file, md5, folder, progress)
+            if SOURCES[name].kind == "cifar":
+                folder = _extract(name, path)
+    except OSError as error:
+        raise DataError(
+            f"{name}: cannot write to {folder} ({error.strerror or error}); give another --data-dir"
+        ) from error
+    return folder
+
+
+def _download(name: str, file: str, md5: str, folder: Path, progress: Callable[[str], Any] | None) -> Path:
+    try:
+        import pooch
+        import requests
+    except ModuleNotFoundError as error:
+        raise DataError(f"{name}: {error.name} is missing: pip install 'dynabound[lab]'") from None
+    pooch.get_logger().setLevel("ERROR")
+    failures = []
+    for mirror in SOURCES[name].mirrors:
+        downloader = pooch.HTTPDownloader(progressbar=progress(file) if progress else False, timeout=30)
+        try:
+            # pooch writes to a temporary file, checks it, and only then moves it to its name.
+            return Path(pooch.retrieve(mirror + file, f"md5:{md5}", file, folder, downloader=downloader))
+        except (requests.RequestException, ValueError) as error:
+            failures.append(f"{mirror}: {error}".splitlines()[0])
+    raise DataError(
+        f"{name}: {file} could not be fetched ({'; '.join(failures)}); "
+        f"try again later, or put it into {folder} yourself"
+    )
+
+
+def _extract(name: str, archive: Path) -> Path:
+    """Take the known files, and only those, out of an archive: no path in it is ever followed."""
+    folder = archive.parent / "cifar-10-batches-bin"
+    folder.mkdir(exist_ok=True)
+    try:
+        with tarfile.open(archive) as tar:
+            for file in SOURCES[name].files:
+                member = tar.extractfile(f"{folder.name}/{file}")
+                if member is None:
+                    raise DataError(f"{archive}: {file} is not a plain file in it; remove it and fetch again")
+                write_whole(folder / file, member.read())
+    except (KeyError, tarfile.TarError, EOFError) as error:
+        raise DataError(f"{archive}: {error}; remove it and run: dynabound data fetch {name}") from None
+    return folder

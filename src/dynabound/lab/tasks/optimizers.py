@@ -1,0 +1,160 @@
+"""Optimizers by name."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cache, lru_cache
+from typing import Any
+
+import torch
+from torch.nn import Parameter
+from torch.optim import Optimizer
+
+from dynabound._checks import did_you_mean
+from dynabound.lab.errors import LabError
+from dynabound.optim import AdaBound, AMSBound
+
+__all__ = ["OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr", "default_weight_decay"]
+
+
+class OptimizerError(LabError, ValueError):
+    """An optimizer's name or option is wrong."""
+
+
+@dataclass(frozen=True)
+class _Method:
+    cls: type[Optimizer]
+    lr: float
+    options: Mapping[str, Any] = field(default_factory=dict)
+    text_lr: float | None = None
+    """Where language models need another rate: the paper's SGD learns Penn Treebank at 10."""
+    weight_decay: float | None = None
+    """Where the method has a custom of its own, whatever the task."""
+
+
+OPTIMIZERS: dict[str, _Method] = {
+    "sgd": _Method(torch.optim.SGD, 0.1, text_lr=10.0),
+    "sgdm": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=1.0),
+    # What AdaBound turns into: its first moment is an average, not a sum.
+    "sgdm-dampened": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=10.0),
+    "adagrad": _Method(torch.optim.Adagrad, 1e-2),
+    "rmsprop": _Method(torch.optim.RMSprop, 1e-3),
+    "adam": _Method(torch.optim.Adam, 1e-3),
+    "amsgrad": _Method(torch.optim.Adam, 1e-3, {"amsgrad": True}),
+    "adamw": _Method(torch.optim.AdamW, 1e-3, weight_decay=1e-2),
+    "adabound": _Method(AdaBound, 1e-3),
+    "amsbound": _Method(AMSBound, 1e-3),
+}
+"""The methods of the paper and their relatives."""
+
+
+def default_lr(name: str, text: bool = False) -> float:
+    """The learning rate a method starts with when none is given."""
+    method = OPTIMIZERS.get(name)
+    if method is None:
+        return 1e-3
+    return method.text_lr if text and method.text_lr else method.lr
+
+
+def default_weight_decay(name: str, usual: float) -> float:
+    """The weight decay when none is given, on a task where ``usual`` is usual."""
+    method = OPTIMIZERS.get(name)
+    return usual if method is None or method.weight_decay is None else method.weight_decay
+
+
+def build(
+    name: str,
+    params: Iterable[Parameter],
+    lr: float,
+    weight_decay: float = 0.0,
+    options: Mapping[str, Any] | None = None,
+) -> Optimizer:
+    """The optimizer ``name``, or an instance of ``module:Class``; OptimizerError where that cannot be.
+
+    >>> build("sgdm-dampened", [Parameter(torch.zeros(2))], lr=0.1).param_groups[0]["dampening"]
+    0.9
+    """
+    if ":" in name:
+        cls, fixed = _import(name), {}
+    elif name in OPTIMIZERS:
+        cls, fixed = OPTIMIZERS[name].cls, dict(OPTIMIZERS[name].options)
+    else:
+        raise OptimizerError(
+            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{did_you_mean(name, OPTIMIZERS)}"
+        )
+    allowed = inspect.signature(cls).parameters
+    arguments = {"lr": lr, **fixed, **(options or {})}
+    if weight_decay or "weight_decay" in allowed:  # 0 means 0, whatever the class thinks
+        arguments["weight_decay"] = weight_decay
+    if name == "sgdm-dampened":
+        if "dampening" in arguments:
+            raise OptimizerError("opt dampening: sgdm-dampened sets it to the momentum; leave it out, or use sgdm")
+        arguments["dampening"] = arguments["momentum"]
+    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
+        known = [option for option in allowed if option != "params"]
+        for key in arguments.keys() - set(known):
+            raise OptimizerError(
+                f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}"
+            )
+    try:
+        return cls(params, **arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise OptimizerError(f"optimizer={name!r}: {error}") from error
+
+
+@cache
+def _float_options(name: str) -> frozenset[str]:
+    """The options of a known method whose default is a float, or a tuple of floats."""
+    if name not in OPTIMIZERS:
+        return frozenset()
+    defaults = {key: value.default for key, value in inspect.signature(OPTIMIZERS[name].cls).parameters.items()}
+    return frozenset(key for key, value in defaults.items() if isinstance(value, (float, tuple)))
+
+
+def canonical(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` with every number in one form: where a method takes floats, 1 is 1.0.
+
+    >>> canonical("adabound", {"final_lr": 1, "amsbound": True})
+    {'final_lr': 1.0, 'amsbound': True}
+    """
+    floats = _float_options(name)
+    return {key: _as_float(value) if key in floats else value for key, value in options.items()}
+
+
+def _as_float(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_as_float, value))
+    return float(value) + 0.0 if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+
+
+def check(name: str, lr: float, weight_decay: float, options: Mapping[str, Any]) -> None:
+    """Raise what :func:`build` would, as far as that can be known without importing a foreign module."""
+    if ":" not in name:
+        _check_known(name, lr, weight_decay, tuple(options.items()))
+    elif not all(name.partition(":")[::2]):
+        raise OptimizerError(f"optimizer={name!r}: must be module:Class, such as torch.optim:RAdam")
+
+
+@lru_cache(maxsize=1024)
+def _check_known(name: str, lr: float, weight_decay: float, options: tuple[tuple[str, Any], ...]) -> None:
+    """Build the optimizer once per combination of values: a plan makes hundreds of specs that share a few."""
+    build(name, [Parameter(torch.zeros(1))], lr, weight_decay, dict(options))
+
+
+def _import(name: str) -> type[Optimizer]:
+    module, _, attribute = name.partition(":")
+    try:
+        cls = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a foreign module may raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise OptimizerError(
+            f"optimizer={name!r}: cannot be imported ({reason}); must be an importable module:Class"
+        ) from None
+    if not (isinstance(cls, type) and issubclass(cls, Optimizer)):
+        raise OptimizerError(
+            f"optimizer={name!r}: is a {type(cls).__name__}; must be a subclass of torch.optim.Optimizer"
+        )
+    return cls

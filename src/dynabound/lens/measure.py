@@ -1,0 +1,93 @@
+"""What the lens keeps of one parameter's rates: a row of statistics, and a patch of a few neighbouring rates."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynabound._dtensor import full_tensor
+from dynabound.lens.rates import Rates
+
+__all__ = ["Measure", "column_names"]
+
+
+def column_names(quantiles: Sequence[float]) -> tuple[str, ...]:
+    """The names of the statistics in a row.
+
+    >>> column_names((0.25, 0.5))
+    ('min', 'q25', 'median', 'max', 'lower', 'upper', 'clipped_low', 'clipped_high', 'below', 'above', 'nan', 'inf')
+    """
+    names = ["median" if q == 0.5 else f"q{100 * q:g}" for q in quantiles]
+    bounds = ("lower", "upper", "clipped_low", "clipped_high")
+    return ("min", *names, "max", *bounds, "below", "above", "nan", "inf")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The settings of a measurement; see :class:`~dynabound.lens.LearningRateLens`."""
+
+    extremes: tuple[float, float]
+    quantiles: tuple[float, ...]
+    sample: int
+    seed: int
+
+    def __call__(self, name: str, given: Rates) -> tuple[list[float], Tensor, tuple[int, ...]]:
+        """The row of statistics (see :func:`column_names`), the patch, and the shape of all rates of a parameter.
+
+        NaNs are counted, and left out of the order statistics. The name seeds the random choice of elements, so that
+        it does not depend on the other parameters.
+        """
+        given = Rates(full_tensor(given.unclipped), given.bounds)
+        rates = given.clip(given.unclipped)
+        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
+        patch = _patch(rates, generator)
+        flat = rates.flatten()
+        bounds = [math.nan] * 4
+        if given.bounds is not None:
+            bounds = [
+                *given.bounds,
+                _share(given.unclipped < given.bounds[0]),
+                _share(given.unclipped > given.bounds[1]),
+            ]
+        extreme = [_share(flat < self.extremes[0]), _share(flat > self.extremes[1])]
+        nan = _count(flat.isnan())
+        order = self._order_statistics(flat[~flat.isnan()] if nan else flat, generator)
+        return [*order, *bounds, *extreme, nan, _count(flat.isinf())], patch, tuple(rates.shape)
+
+    def _order_statistics(self, rates: Tensor, generator: torch.Generator) -> list[float]:
+        """Minimum, quantiles and maximum; the quantiles are those of a random sample of a large tensor."""
+        if not rates.numel():
+            return [math.nan] * (len(self.quantiles) + 2)
+        low, high = torch.stack(rates.aminmax()).tolist()
+        if rates.numel() > self.sample:
+            rates = rates[torch.randint(rates.numel(), (self.sample,), generator=generator).to(rates.device)]
+        # The smallest element with a share of at least q up to it: no mean of two, which would make NaN of ∞ − ∞.
+        places = [math.ceil(q * rates.numel()) - 1 for q in self.quantiles]
+        return [low, *rates.sort().values[places].tolist(), high]
+
+
+def _count(mask: Tensor) -> int:
+    return int(mask.count_nonzero())
+
+
+def _share(mask: Tensor) -> float:
+    return _count(mask) / max(mask.numel(), 1)
+
+
+def _patch(rates: Tensor, generator: torch.Generator) -> Tensor:
+    """Neighbouring rates: at most 3×3 of one kernel or matrix, or the first ten of a vector; a copy on the CPU."""
+    rates = rates.squeeze()
+    if rates.ndim < 2 or not rates.numel():
+        return rates.reshape(-1)[:10].cpu().clone()
+    *leading, rows, columns = rates.shape
+    place: list[Any] = [int(torch.randint(size, (), generator=generator)) for size in leading]
+    for size in (rows, columns):
+        start = int(torch.randint(max(1, size - 2), (), generator=generator))
+        place.append(slice(start, start + 3))
+    return rates[tuple(place)].cpu().clone()

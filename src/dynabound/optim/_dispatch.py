@@ -1,0 +1,156 @@
+"""From tensors and a param group to backend calls: which backend updates which parameters, with which scalars."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias, cast
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import increment_version
+
+from dynabound._dtensor import is_dtensor, same_placement
+from dynabound.optim import _foreach, _fused, _loop
+from dynabound.optim._scalars import exactly, read_lr, scalars
+from dynabound.optim._validate import PLAIN, check_tensors
+
+_BACKENDS = {"loop": _loop, "foreach": _foreach}
+_SMALL = 4096
+"""The largest number of elements for which foreach is faster than the loop on the CPU."""
+_FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
+Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
+BackendCall: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
+
+
+def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[BackendCall]:
+    """The backend calls that perform the step. Every error is raised here, before the first call.
+
+    With ``rescan`` the kernel reads the tensors' addresses again in its call: a bound function, which is code of the
+    user's, may have replaced their memory since.
+    """
+    if not lists[0]:
+        return []
+    sharded: list[Tensor] = []
+    lr = read_lr(group)
+    capture = group["capturable"] or torch.compiler.is_compiling()
+    scan = _fused.scan if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group)) else _find_none
+    found, entries = scan(*lists)
+    if None in found and any([is_dtensor(param) for param in lists[0]]) and not (capture or group["differentiable"]):
+        sharded, lists = lists[0], _local_shards(lists, group)
+        found, entries = scan(*lists)
+    if None in found and any([param.is_complex() for param in lists[0]]):
+        lists = _real_views(lists, group)
+        found, entries = scan(*lists)
+    calls: list[BackendCall] = []
+    for (backend, count, *_), part in _partition(found, lists, group, capture).items():
+        arguments = _arguments(lists, part, group, lr, count)
+        if backend == "fused":
+            calls.append((_fused.update, (None if rescan else _fused.choose(entries, part), *arguments)))
+        else:
+            calls.append((_BACKENDS[backend].update, arguments))
+    if sharded:
+        calls.append((increment_version, (sharded,)))  # the update itself increments the local shards' versions only
+    return calls
+
+
+def _wants_loop(group: Mapping[str, Any]) -> bool:
+    """As in torch, foreach=False or fused=False selects the loop."""
+    return group["differentiable"] or (False in (group["foreach"], group["fused"]) and not group["fused"])
+
+
+def _find_none(params: list[Tensor], *others: list[Tensor]) -> tuple[list[tuple[int, int] | None], bytes]:
+    return [None] * len(params), b""
+
+
+def _partition(
+    found: list[tuple[int, int] | None], lists: Lists, group: Mapping[str, Any], capture: bool
+) -> dict[tuple[Any, ...], Sequence[int]]:
+    """The indices of the parameters that one backend call can update together.
+
+    A key starts with the backend and the step count; the rest is what else the parameters must have in common.
+    """
+    if found[0] is not None and found.count(found[0]) == len(found):  # the usual case on a CPU
+        return {("fused", found[0][1]): range(len(found))}
+    parts: dict[tuple[Any, ...], list[int]] = {}
+    storages: dict[int, int] = {}
+    for index, fused in enumerate(found):
+        if fused is not None:
+            key: tuple[Any, ...] = ("fused", fused[1], fused[0])
+        else:
+            key = (*_key(index, lists, group, capture), _occurrence(lists[0][index], storages))
+        parts.setdefault(key, []).append(index)
+    return cast("dict[tuple[Any, ...], Sequence[int]]", parts)
+
+
+def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> tuple[Any, ...]:
+    param, exp_avg, step = lists[0][index], lists[2][index], lists[5][index]
+    check_tensors(group, *[tensors[index] for tensors in lists[:5] if tensors])
+    foreach = group["foreach"] or (not _wants_loop(group) and _prefers_foreach(param))
+    count = None if capture else int(step.item())
+    # A captured step count cannot be read: the loop then updates one parameter per call, foreach takes a vector.
+    separate = index if capture and not foreach else None
+    return "foreach" if foreach else "loop", count, separate, param.dtype, exp_avg.dtype, param.device, type(param)
+
+
+def _occurrence(param: Tensor, storages: dict[int, int]) -> int:
+    """How many of the parameters before it share its storage.
+
+    Those must not be in the same foreach call, which may work on copies and then overwrites one update with another.
+    """
+    if type(param) not in PLAIN or torch.compiler.is_compiling():
+        return 0
+    if not param.data_ptr():  # no elements, or a meta tensor
+        return 0
+    storage = param.data_ptr() - int(param.storage_offset()) * param.element_size()
+    storages[storage] = storages.get(storage, -1) + 1
+    return storages[storage]
+
+
+def _prefers_foreach(param: Tensor) -> bool:
+    if param.is_cpu:
+        # Without the kernel, foreach is faster than the loop for small tensors only, and needs more memory.
+        plain = type(param) in PLAIN and not torch.compiler.is_compiling()
+        return _fused.AVAILABLE or not plain or param.numel() <= _SMALL
+    return param.device.type in _FOREACH_DEVICES
+
+
+def _arguments(
+    lists: Lists, indices: Sequence[int], group: Mapping[str, Any], lr: float | Tensor, count: int | None
+) -> tuple[Any, ...]:
+    """The arguments of a backend; ``count`` is the number of steps made, or None where it must be captured."""
+    chosen: Sequence[list[Tensor]] = lists
+    if len(indices) < len(lists[0]):
+        chosen = [[tensors[i] for i in indices] if tensors else [] for tensors in lists]
+    params, _, exp_avgs, _, _, steps = chosen
+    dtype = torch.promote_types(torch.promote_types(params[0].dtype, exp_avgs[0].dtype), torch.float32)
+    if count is None:
+        t: int | Tensor = exactly(torch.stack(steps) if len(steps) > 1 else steps[0])
+    else:
+        t = count
+    return *chosen, scalars(group, lr, t + 1, dtype), dtype
+
+
+def _local_shards(lists: Lists, group: Mapping[str, Any]) -> Lists:
+    """The local shards of DTensors: the update is elementwise, so it needs no communication.
+
+    A parameter whose gradient or moments have other placements stays a DTensor, and torch redistributes them.
+    """
+    local: Lists = ([], [], [], [], [], lists[5])
+    for index in range(len(lists[0])):
+        tensors = [some[index] for some in lists[:5] if some]
+        check_tensors(group, *tensors)  # here, where the error can name it
+        if same_placement(tensors):
+            tensors = [tensor.to_local() for tensor in tensors]  # type: ignore[attr-defined]
+        for some, tensor in zip(local, tensors, strict=False):
+            some.append(tensor)
+    return local
+
+
+def _real_views(lists: Lists, group: Mapping[str, Any]) -> Lists:
+    """Complex tensors as real ones with a last dimension of 2."""
+    for tensors in zip(*[some for some in lists[:5] if some], strict=True):
+        check_tensors(group, *tensors)  # here, where the error can name the parameter
+    # A gradient may be lazily conjugated, and then has no real view.
+    lists = (lists[0], [grad.resolve_conj() for grad in lists[1]], *lists[2:])
+    views = [[torch.view_as_real(t) if t.is_complex() else t for t in tensors] for tensors in lists]
+    return cast(Lists, tuple(views))

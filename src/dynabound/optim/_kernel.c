@@ -1,0 +1,541 @@
+/* The AdaBound update in one pass over memory.
+ *
+ * For every element of every tensor of a call:
+ *
+ *     g     = sign * grad + l2 * p                     gradient, negated by maximize, with L2 decay
+ *     m     = beta1 * m + (1 - beta1) * g
+ *     v     = beta2 * v + (1 - beta2) * g * g
+ *     vmax  = max(vmax, v)                             AMSBound only; replaces v below
+ *     rate  = clip(step_size / (sqrt(v) + eps), lower, upper)
+ *     p     = clip(shrink * p - rate * m, low, high)
+ *
+ * as in _loop.py. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
+ * limited API, no torch headers: one binary works with every torch and every Python.
+ * Floating-point contraction is off (see setup.py): all instruction sets and thread counts give the same bits.
+ */
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#if defined(__GNUC__) || defined(__clang__)
+#define INLINE static inline __attribute__((always_inline))
+#define RESTRICT restrict
+#else
+#define INLINE static inline
+#define RESTRICT
+#endif
+
+/* Below this many elements a second thread costs more than it saves. */
+#define ELEMENTS_PER_THREAD 8192
+/* Threads split the work at multiples of this, so that no two share a cache line or a vector. */
+#define SPLIT 64
+
+typedef struct {
+    double step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high;
+} Scalars;
+
+/* A parameter with its gradient and state: the entries that scan() returns as bytes and update() reads. */
+typedef struct {
+    void *p, *m, *v, *vmax;
+    const void *g;
+    Py_ssize_t count;
+    int64_t *step;
+    int kind, ams;
+} Tensor;
+
+/* ---- 16-bit numbers, without branches, so that the compiler vectorises the conversions ---- */
+
+INLINE float bits_to_float(uint32_t bits) { float x; memcpy(&x, &bits, sizeof x); return x; }
+INLINE uint32_t float_to_bits(float x) { uint32_t bits; memcpy(&bits, &x, sizeof bits); return bits; }
+
+INLINE float load_bf16(uint16_t h) { return bits_to_float((uint32_t)h << 16); }
+
+INLINE uint16_t store_bf16(float x) {
+    uint32_t bits = float_to_bits(x);
+    uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16; /* to nearest, ties to even */
+    return (uint16_t)(x != x ? 0x7fc0u : rounded);
+}
+
+INLINE float load_f16(uint16_t h) {
+    uint32_t magnitude = (uint32_t)(h & 0x7fffu);
+    /* A subnormal half is its mantissa times 2^-24; any other is rebiased by 112 = 127 - 15. */
+    float subnormal = (float)(int32_t)magnitude * 0x1p-24f;
+    float normal = bits_to_float((magnitude << 13) + (112u << 23));
+    float special = bits_to_float((magnitude << 13) | 0x7f800000u);
+    float x = magnitude < 0x0400u ? subnormal : magnitude < 0x7c00u ? normal : special;
+    return bits_to_float(float_to_bits(x) | (uint32_t)(h & 0x8000u) << 16);
+}
+
+INLINE uint16_t store_f16(float x) {
+    uint32_t bits = float_to_bits(x), magnitude = bits & 0x7fffffffu;
+    /* Adding 0.5 leaves a subnormal half's mantissa, correctly rounded, in the low bits of the sum. */
+    uint32_t subnormal = float_to_bits(bits_to_float(magnitude) + 0.5f) - 0x3f000000u;
+    uint32_t normal = (magnitude - (112u << 23) + 0x0fffu + ((magnitude >> 13) & 1u)) >> 13;
+    uint32_t special = magnitude > 0x7f800000u ? 0x7e00u : 0x7c00u;
+    uint32_t h = magnitude < (113u << 23) ? subnormal : magnitude < (143u << 23) ? normal : special;
+    return (uint16_t)(h | (bits >> 16 & 0x8000u));
+}
+
+#define SAME(x) (x)
+
+/* ---- the rule ---- */
+
+/* One body per pair of parameter type P and state type S, computing in R; ams and plain are constants at every call.
+ * Plain means that sign, l2, shrink, low and high are neutral: leaving them out changes no bit, and saves a tenth of the
+ * arithmetic. */
+#define DEFINE_BODY(NAME, P, LOAD_P, STORE_P, S, LOAD_S, STORE_S, R, SQRT)                                        \
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) { \
+        P *RESTRICT p = (P *)t->p;                                                                                \
+        const P *RESTRICT g_in = (const P *)t->g;                                                                 \
+        S *RESTRICT m_io = (S *)t->m;                                                                             \
+        S *RESTRICT v_io = (S *)t->v;                                                                             \
+        S *RESTRICT vmax_io = (S *)t->vmax;                                                                       \
+        const R step_size = (R)s->step_size, lower = (R)s->lower, upper = (R)s->upper, eps = (R)s->eps,           \
+                beta1 = (R)s->beta1, rest1 = (R)(1 - s->beta1), beta2 = (R)s->beta2, rest2 = (R)(1 - s->beta2),   \
+                shrink = (R)s->shrink, decay = (R)s->l2, sign = (R)s->sign, low = (R)s->low, high = (R)s->high;   \
+        for (Py_ssize_t i = from; i < to; i++) {                                                                  \
+            R x = LOAD_P(p[i]), g = LOAD_P(g_in[i]);                                                              \
+            if (!plain) g = sign * g;                                                                             \
+            if (!plain && decay != 0) g += decay * x;                                                             \
+            R m = beta1 * LOAD_S(m_io[i]) + rest1 * g;                                                            \
+            R v = beta2 * LOAD_S(v_io[i]) + rest2 * (g * g);                                                      \
+            m_io[i] = STORE_S(m);                                                                                 \
+            v_io[i] = STORE_S(v);                                                                                 \
+            if (ams) {                                                                                            \
+                R vmax = LOAD_S(vmax_io[i]);                                                                      \
+                v = v <= vmax ? vmax : v; /* a NaN in v wins, as in torch.maximum */                              \
+                vmax_io[i] = STORE_S(v);                                                                          \
+            }                                                                                                     \
+            R rate = step_size / (SQRT(v) + eps);                                                                 \
+            rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */     \
+            rate = rate > upper ? upper : rate;                                                                   \
+            x = (plain ? x : shrink * x) - rate * m;                                                              \
+            if (!plain) x = x < low ? low : x;                                                                    \
+            if (!plain) x = x > high ? high : x;                                                                  \
+            p[i] = STORE_P(x);                                                                                    \
+        }                                                                                                         \
+    }
+
+typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, int, int);
+
+#define DEFINE_FOR(NAME, ISA, TARGET)                                                                             \
+    TARGET static void NAME##_##ISA(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams,   \
+                                    int plain) {                                                                  \
+        if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                      \
+        else if (ams) NAME##_body(t, from, to, s, 1, 0);                                                          \
+        else if (plain) NAME##_body(t, from, to, s, 0, 1);                                                        \
+        else NAME##_body(t, from, to, s, 0, 0);                                                                   \
+    }
+
+/* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and almost no arithmetic. */
+INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {
+    float *RESTRICT p = (float *)t->p, *RESTRICT m = (float *)t->m, *RESTRICT v = (float *)t->v;
+    const float *RESTRICT g = (const float *)t->g;
+    const float sign = (float)s->sign;
+    (void)ams, (void)plain;
+    for (Py_ssize_t i = from; i < to; i++) {
+        float x = sign * g[i];
+        m[i] = m[i] + x;
+        v[i] = v[i] + x;
+        p[i] = p[i] + x;
+    }
+}
+
+#if defined(__x86_64__) && (defined(__GNUC__) || defined(__clang__))
+#define X86_DISPATCH 1
+#define AVX2 __attribute__((target("avx2,fma")))
+#define AVX512 __attribute__((target("avx2,fma,avx512f,avx512bw,avx512dq,avx512vl")))
+#define DEFINE_ALL(NAME) DEFINE_FOR(NAME, avx512, AVX512) DEFINE_FOR(NAME, avx2, AVX2) DEFINE_FOR(NAME, baseline, )
+#define LEVELS(NAME) {NAME##_baseline, NAME##_avx2, NAME##_avx512}
+static const char *const LEVEL_NAMES[] = {"baseline", "avx2", "avx512"};
+#else
+#define DEFINE_ALL(NAME) DEFINE_FOR(NAME, baseline, )
+#define LEVELS(NAME) {NAME##_baseline}
+static const char *const LEVEL_NAMES[] = {"baseline"};
+#endif
+#define LEVEL_COUNT (int)(sizeof LEVEL_NAMES / sizeof *LEVEL_NAMES)
+
+DEFINE_BODY(f32, float, SAME, SAME, float, SAME, SAME, float, sqrtf)
+DEFINE_BODY(f64, double, SAME, SAME, double, SAME, SAME, double, sqrt)
+DEFINE_BODY(bf16_f32, uint16_t, load_bf16, store_bf16, float, SAME, SAME, float, sqrtf)
+DEFINE_BODY(f16_f32, uint16_t, load_f16, store_f16, float, SAME, SAME, float, sqrtf)
+DEFINE_BODY(bf16, uint16_t, load_bf16, store_bf16, uint16_t, load_bf16, store_bf16, float, sqrtf)
+DEFINE_BODY(f16, uint16_t, load_f16, store_f16, uint16_t, load_f16, store_f16, float, sqrtf)
+DEFINE_ALL(f32)
+DEFINE_ALL(f64)
+DEFINE_ALL(bf16_f32)
+DEFINE_ALL(f16_f32)
+DEFINE_ALL(bf16)
+DEFINE_ALL(f16)
+DEFINE_ALL(stream)
+
+/* In the order of KINDS below; the stream is last. */
+static const Update UPDATES[][LEVEL_COUNT] = {
+    LEVELS(f32), LEVELS(f64), LEVELS(bf16_f32), LEVELS(f16_f32), LEVELS(bf16), LEVELS(f16), LEVELS(stream),
+};
+
+static int best_level(void) {
+#ifdef X86_DISPATCH
+    __builtin_cpu_init();
+    int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    if (avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+        return 2;
+    return avx2;
+#else
+    return 0;
+#endif
+}
+
+/* ---- dividing the work among threads ---- */
+
+/* Update elements [from, to) of the concatenation of all tensors. */
+static void walk(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t from, Py_ssize_t to,
+                 const Scalars *s, int ams, int plain) {
+    for (Py_ssize_t k = 0, start = 0; k < count && start < to; start += tensors[k++].count) {
+        Py_ssize_t first = from > start ? from - start : 0;
+        Py_ssize_t last = to - start < tensors[k].count ? to - start : tensors[k].count;
+        if (first < last) update(&tensors[k], first, last, s, ams, plain);
+    }
+}
+
+static void run(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize_t total, const Scalars *s, int ams,
+                int threads) {
+    int plain = s->sign == 1 && s->l2 == 0 && s->shrink == 1 && s->low == -INFINITY && s->high == INFINITY;
+    if (threads > total / ELEMENTS_PER_THREAD) threads = (int)(total / ELEMENTS_PER_THREAD);
+#ifdef _OPENMP
+    if (threads > 1) {
+#pragma omp parallel num_threads(threads)
+        {
+            Py_ssize_t team = omp_get_num_threads(), me = omp_get_thread_num();
+            Py_ssize_t share = (total / team + SPLIT - 1) / SPLIT * SPLIT;
+            Py_ssize_t from = me * share, to = me == team - 1 ? total : from + share;
+            walk(update, tensors, count, from, to < total ? to : total, s, ams, plain);
+        }
+        return;
+    }
+#endif
+    walk(update, tensors, count, 0, total, s, ams, plain);
+}
+
+/* ---- parameters that share memory ---- */
+
+typedef struct { uintptr_t from, to; } Range;
+
+/* The end of the ascending run that begins at i. */
+static Py_ssize_t run_end(const Range *ranges, Py_ssize_t i, Py_ssize_t count) {
+    while (++i < count && ranges[i - 1].from <= ranges[i].from) {}
+    return i < count ? i : count;
+}
+
+/* Whether no two ranges overlap. A natural merge sort, because memory is mostly allocated in ascending order: then this is
+ * one pass. */
+static int are_disjoint(Range *ranges, Range *spare, Py_ssize_t count) {
+    while (run_end(ranges, 0, count) < count) {
+        for (Py_ssize_t i = 0; i < count;) {
+            Py_ssize_t x = i, mid = run_end(ranges, i, count), y = mid, end = mid < count ? run_end(ranges, mid, count) : mid;
+            for (; i < end; i++)
+                spare[i] = x < mid && (y == end || ranges[x].from <= ranges[y].from) ? ranges[x++] : ranges[y++];
+        }
+        Range *sorted = spare;
+        spare = ranges, ranges = sorted;
+    }
+    for (Py_ssize_t i = 1; i < count; i++)
+        if (ranges[i].from < ranges[i - 1].to) return 0;
+    return 1;
+}
+
+static Range *add_range(Range *next, const void *data, Py_ssize_t bytes) {
+    if (bytes) *next++ = (Range){(uintptr_t)data, (uintptr_t)data + (uintptr_t)bytes};
+    return next;
+}
+
+/* Whether parameters share memory, also with a gradient or a state; they must then be updated one after the other. */
+static int share_memory(const Tensor *tensors, Py_ssize_t count, Py_ssize_t param_size, Py_ssize_t state_size) {
+    Range *ranges = malloc((size_t)count * 10 * sizeof *ranges), *next = ranges;
+    if (!ranges) return 1; /* updating one after the other is always right */
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].p, tensors[k].count * param_size);
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * param_size);
+    for (Py_ssize_t k = 0; k < count; k++) {
+        next = add_range(next, tensors[k].m, tensors[k].count * state_size);
+        next = add_range(next, tensors[k].v, tensors[k].count * state_size);
+        if (tensors[k].ams) next = add_range(next, tensors[k].vmax, tensors[k].count * state_size);
+    }
+    int disjoint = are_disjoint(ranges, ranges + count * 5, next - ranges);
+    free(ranges);
+    return !disjoint;
+}
+
+/* ---- tensors, as DLPack (github.com/dmlc/dlpack) lays them out ---- */
+
+typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType;
+
+typedef struct {
+    void *data;
+    int32_t device_type, device_id, ndim;
+    DLDataType dtype;
+    int64_t *shape, *strides;
+    uint64_t byte_offset;
+} DLTensor;
+
+typedef struct {
+    uint32_t major, minor;
+    void *older;
+    void *allocate, *managed_from_object, *managed_to_object;
+    int (*view)(void *object, DLTensor *out); /* a borrowed view: nothing to release */
+} DLExchange;
+
+enum { DL_CPU = 1, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
+
+static struct {
+    const DLExchange *exchange;
+    PyObject *tensor_type, *parameter_type, *is_neg;
+} torch;
+
+/* The kinds of UPDATES: dtypes of a parameter and its state. */
+static const struct { uint8_t param_code, param_bits, state_code, state_bits; } KINDS[] = {
+    {DL_FLOAT, 32, DL_FLOAT, 32}, {DL_FLOAT, 64, DL_FLOAT, 64},   {DL_BFLOAT, 16, DL_FLOAT, 32},
+    {DL_FLOAT, 16, DL_FLOAT, 32}, {DL_BFLOAT, 16, DL_BFLOAT, 16}, {DL_FLOAT, 16, DL_FLOAT, 16},
+};
+enum { STREAM = sizeof KINDS / sizeof *KINDS };
+
+/* Whether a tensor has memory: not if its storage was resized to 0, nor if it is torch's symbolic zero. A view into an
+ * empty storage has the address NULL plus its offset; so the size of the storage is read where the address is low. */
+static int has_memory(PyObject *list, Py_ssize_t k, const DLTensor *tensor) {
+    if ((uint64_t)(uintptr_t)tensor->data >> 32) return 1;
+    PyObject *object = PyList_GetItem(list, k);
+    PyObject *storage = tensor->data ? PyObject_CallMethod(object, "untyped_storage", NULL) : NULL;
+    PyObject *bytes = storage ? PyObject_CallMethod(storage, "nbytes", NULL) : NULL;
+    int answer = bytes && PyLong_AsSsize_t(bytes) > 0;
+    PyErr_Clear();
+    Py_XDECREF(storage);
+    Py_XDECREF(bytes);
+    return answer;
+}
+
+/* The memory of a plain torch.Tensor or Parameter on the CPU; false for anything else. */
+static int view(PyObject *object, DLTensor *out) {
+    PyObject *type = (PyObject *)Py_TYPE(object);
+    if (type != torch.tensor_type && type != torch.parameter_type) return 0;
+    if (torch.exchange->view(object, out)) {
+        PyErr_Clear(); /* sparse, meta, … */
+        return 0;
+    }
+    out->data = (char *)out->data + out->byte_offset;
+    return out->device_type == DL_CPU && out->dtype.lanes == 1;
+}
+
+static int overlap(const DLTensor *a, const DLTensor *b, Py_ssize_t count) {
+    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data, n = (uintptr_t)count;
+    return x < y + n * b->dtype.bits / 8 && y < x + n * a->dtype.bits / 8;
+}
+
+static int same_layout(const DLTensor *a, const DLTensor *b) {
+    if (a->ndim != b->ndim) return 0;
+    for (int32_t i = 0; i < a->ndim; i++)
+        if (a->shape[i] != b->shape[i] || (a->shape[i] > 1 && a->strides[i] != b->strides[i])) return 0;
+    return 1;
+}
+
+/* Whether the elements fill their memory without gaps or overlaps, in whatever order of dimensions. */
+static int is_dense(const DLTensor *t, Py_ssize_t *count) {
+    *count = 1;
+    for (int32_t i = 0; i < t->ndim; i++) *count *= t->shape[i];
+    int64_t expected = 1;
+    while (*count > 1 && expected < *count) {
+        int32_t i = 0;
+        while (i < t->ndim && !(t->shape[i] > 1 && t->strides[i] == expected)) i++;
+        if (i == t->ndim) return 0;
+        expected *= t->shape[i];
+    }
+    return 1;
+}
+
+/* The lists of one call: parameters, gradients, first and second moments, for AMSBound the largest second moments. */
+typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
+
+/* Fill in the entry of the k-th parameter; return its kind, or -1 where the kernel does not apply. */
+static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
+    DLTensor p, g, m, v, vmax, s;
+    int ams = PyList_Size(lists->vmax) > 0;
+    if (!view(PyList_GetItem(lists->p, k), &p) || !view(PyList_GetItem(lists->g, k), &g) ||
+        !view(PyList_GetItem(lists->m, k), &m) || !view(PyList_GetItem(lists->v, k), &v) ||
+        (ams && !view(PyList_GetItem(lists->vmax, k), &vmax)) || !view(PyList_GetItem(lists->steps, k), &s))
+        return -1;
+    if (!same_layout(&p, &g) || !same_layout(&p, &m) || !same_layout(&p, &v) || (ams && !same_layout(&p, &vmax)) ||
+        !is_dense(&p, &out->count) || memcmp(&p.dtype, &g.dtype, sizeof p.dtype) ||
+        memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
+        s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
+        return -1;
+    if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
+                       !has_memory(lists->v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
+        return -1;
+    if (overlap(&p, &g, out->count) || overlap(&p, &m, out->count) || overlap(&p, &v, out->count) ||
+        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || overlap(&m, &v, out->count) ||
+        (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
+                 overlap(&v, &vmax, out->count))))
+        return -1; /* the bodies' pointers are restrict */
+    out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
+    out->step = s.data, out->ams = ams;
+    for (int kind = 0; kind < STREAM; kind++)
+        if (KINDS[kind].param_code == p.dtype.code && KINDS[kind].param_bits == p.dtype.bits &&
+            KINDS[kind].state_code == m.dtype.code && KINDS[kind].state_bits == m.dtype.bits)
+            return kind;
+    return -1;
+}
+
+/* A gradient may be a lazily negated view: its memory then has the opposite sign. */
+static int is_negated(PyObject *tensor) {
+    PyObject *answer = PyObject_CallMethodObjArgs(tensor, torch.is_neg, NULL);
+    int negated = answer ? answer == Py_True : -1;
+    Py_XDECREF(answer);
+    return negated;
+}
+
+static int check_lists(const Lists *lists) {
+    Py_ssize_t count = PyList_Size(lists->p), ams = PyList_Size(lists->vmax);
+    if (torch.exchange && PyList_Size(lists->g) == count && PyList_Size(lists->m) == count &&
+        PyList_Size(lists->v) == count && PyList_Size(lists->steps) == count && (!ams || ams == count))
+        return 1;
+    PyErr_SetString(PyExc_ValueError, "fused update: connect() was not called, or lists of different lengths");
+    return 0;
+}
+
+#define LISTS_FORMAT "O!O!O!O!O!O!"
+#define LISTS_ARGUMENTS(l)                                                                                        \
+    &PyList_Type, &(l).p, &PyList_Type, &(l).g, &PyList_Type, &(l).m, &PyList_Type, &(l).v, &PyList_Type,         \
+        &(l).vmax, &PyList_Type, &(l).steps
+
+/* ---- the Python side ---- */
+
+static PyObject *connect(PyObject *self, PyObject *args) {
+    PyObject *tensor, *parameter, *capsule;
+    (void)self;
+    if (!PyArg_ParseTuple(args, "OOO", &tensor, &parameter, &capsule)) return NULL;
+    const DLExchange *exchange = PyCapsule_GetPointer(capsule, "dlpack_exchange_api");
+    if (!exchange) return NULL;
+    while (exchange && exchange->major != 1) exchange = exchange->older;
+    if (!exchange || !exchange->view) {
+        PyErr_SetString(PyExc_ImportError, "this torch has no DLPack 1 exchange of borrowed tensors");
+        return NULL;
+    }
+    torch.is_neg = PyUnicode_InternFromString("is_neg");
+    torch.tensor_type = Py_NewRef(tensor);
+    torch.parameter_type = Py_NewRef(parameter);
+    torch.exchange = exchange;
+    Py_RETURN_NONE;
+}
+
+/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys and then share the object. */
+static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last) {
+    if (tensor->kind < 0) return Py_NewRef(Py_None);
+    if (before && before->kind == tensor->kind && *before->step == *tensor->step) return Py_NewRef(last);
+    return Py_BuildValue("iL", tensor->kind, (long long)*tensor->step);
+}
+
+static PyObject *scan(PyObject *self, PyObject *args) {
+    Lists lists;
+    (void)self;
+    if (!PyArg_ParseTuple(args, LISTS_FORMAT, LISTS_ARGUMENTS(lists)) || !check_lists(&lists)) return NULL;
+    Py_ssize_t count = PyList_Size(lists.p);
+    PyObject *keys = PyList_New(count), *entries = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Tensor));
+    Tensor *tensors = entries ? (Tensor *)PyBytes_AsString(entries) : NULL;
+    for (Py_ssize_t k = 0; keys && tensors && k < count; k++) {
+        memset(&tensors[k], 0, sizeof *tensors);
+        tensors[k].kind = read_tensor(&lists, k, &tensors[k]);
+        int negated = tensors[k].kind < 0 ? 0 : is_negated(PyList_GetItem(lists.g, k));
+        if (negated) tensors[k].kind = -1;
+        PyObject *last = k ? PyList_GetItem(keys, k - 1) : NULL;
+        PyObject *key = negated < 0 ? NULL : make_key(&tensors[k], k ? &tensors[k - 1] : NULL, last);
+        if (!key) Py_CLEAR(keys);
+        else PyList_SetItem(keys, k, key);
+    }
+    PyObject *answer = keys && entries ? PyTuple_Pack(2, keys, entries) : NULL;
+    Py_XDECREF(keys);
+    Py_XDECREF(entries);
+    return answer;
+}
+
+/* Run the update, or the stream, over entries of scan(), whose tensors must still be alive. */
+static PyObject *apply(PyObject *args, int stream) {
+    int level, threads;
+    PyObject *entries;
+    Scalars s;
+    if (!PyArg_ParseTuple(args, "iiO!(ddddddddddd)", &level, &threads, &PyBytes_Type, &entries, &s.step_size, &s.lower,
+                          &s.upper, &s.beta1, &s.beta2, &s.eps, &s.shrink, &s.l2, &s.sign, &s.low, &s.high))
+        return NULL;
+    const Tensor *tensors = (const Tensor *)PyBytes_AsString(entries);
+    Py_ssize_t size = PyBytes_Size(entries), count = size / (Py_ssize_t)sizeof *tensors, total = 0;
+    int fits = count > 0 && size % (Py_ssize_t)sizeof *tensors == 0 && level >= 0 && level <= best_level();
+    for (Py_ssize_t k = 0; fits && k < count; k++) {
+        fits = tensors[k].kind >= 0 && tensors[k].kind == tensors[0].kind && (!stream || tensors[k].kind == 0) &&
+               tensors[k].ams == tensors[0].ams;
+        total += tensors[k].count;
+    }
+    if (!fits) {
+        PyErr_SetString(PyExc_ValueError, "fused update: bad level, or entries that are not all of one kind");
+        return NULL;
+    }
+    for (Py_ssize_t k = 0; k < count; k++) ++*tensors[k].step;
+    Py_BEGIN_ALLOW_THREADS
+    Update body = UPDATES[stream ? STREAM : tensors[0].kind][level];
+    int parallel = count > 1 && threads > 1 && total >= 2 * ELEMENTS_PER_THREAD;
+    Py_ssize_t param_size = KINDS[tensors[0].kind].param_bits / 8, state_size = KINDS[tensors[0].kind].state_bits / 8;
+    if (parallel && !stream && share_memory(tensors, count, param_size, state_size))
+        for (Py_ssize_t k = 0; k < count; k++)
+            run(body, &tensors[k], 1, tensors[k].count, &s, tensors[0].ams, threads);
+    else
+        run(body, tensors, count, total, &s, tensors[0].ams, threads);
+    Py_END_ALLOW_THREADS
+    Py_RETURN_NONE;
+}
+
+static PyObject *update(PyObject *self, PyObject *args) { (void)self; return apply(args, 0); }
+static PyObject *stream(PyObject *self, PyObject *args) { (void)self; return apply(args, 1); }
+
+static PyMethodDef METHODS[] = {
+    {"connect", connect, METH_VARARGS,
+     "connect(tensor_type, parameter_type, exchange)\n--\n\nSet the types of plain tensors and the interface that reads them."},
+    {"scan", scan, METH_VARARGS,
+     "scan(p, g, m, v, vmax, steps)\n--\n\n(kind, step count) of every parameter, or None where the kernel does not "
+     "apply; and an entry of ENTRY_SIZE bytes for update()."},
+    {"update", update, METH_VARARGS,
+     "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still alive, in "
+     "place, and increment their step counts."},
+    {"stream", stream, METH_VARARGS,
+     "stream(level, threads, entries, scalars)\n--\n\nMove update()'s bytes of float32 tensors, and "
+     "compute almost nothing: the machine's limit."},
+    {NULL, NULL, 0, NULL},
+};
+
+static int add_constants(PyObject *module) {
+    PyObject *names = PyTuple_New(best_level() + 1);
+    for (int k = 0; names && k <= best_level(); k++)
+        PyTuple_SetItem(names, k, PyUnicode_FromString(LEVEL_NAMES[k]));
+    int failed = !names || PyModule_AddObjectRef(module, "LEVELS", names);
+    Py_XDECREF(names);
+#ifdef _OPENMP
+    const int openmp = 1;
+#else
+    const int openmp = 0;
+#endif
+    return failed || PyModule_AddIntConstant(module, "OPENMP", openmp) ||
+                   PyModule_AddIntConstant(module, "ENTRY_SIZE", sizeof(Tensor))
+               ? -1
+               : 0;
+}
+
+static PyModuleDef_Slot SLOTS[] = {{Py_mod_exec, (void *)add_constants}, {0, NULL}};
+
+static struct PyModuleDef MODULE = {
+    PyModuleDef_HEAD_INIT, "_kernel", "The AdaBound update in one pass over memory.", 0, METHODS, SLOTS, NULL, NULL, NULL,
+};
+
+PyMODINIT_FUNC PyInit__kernel(void) { return PyModuleDef_Init(&MODULE); }

@@ -1,0 +1,46 @@
+"""The state of one parameter: its dtypes, its devices and its first values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from dynabound._dtensor import full_tensor
+
+
+def new_state(group: Mapping[str, Any], param: Tensor) -> dict[str, Tensor]:
+    """The state before the first step: a step count and moments of 0."""
+    dtype = state_dtype(group, param)
+    return {
+        "step": torch.zeros((), dtype=torch.int64, device=step_device(group, param)),
+        "exp_avg": torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format),
+    }
+
+
+def state_dtype(group: Mapping[str, Any], param: Tensor) -> torch.dtype:
+    """The dtype of the moments: at least float32, because a small second moment stalls in fewer bits."""
+    name = group["state_dtype"]
+    real = param.dtype.to_real()
+    dtype = getattr(torch, name) if name else torch.promote_types(real, torch.float32)
+    return cast(torch.dtype, dtype.to_complex() if param.is_complex() else dtype)
+
+
+def step_device(group: Mapping[str, Any], param: Tensor) -> torch.device:
+    """Where the step count is kept: on the CPU, where reading it is free, unless the step must be capturable."""
+    return param.device if group["capturable"] else torch.device("cpu")
+
+
+def is_probe(param_groups: list[dict[str, Any]]) -> bool:
+    """Whether a first step is a probe: every lr and every gradient is 0.
+
+    torch.distributed.checkpoint makes such a step to create the state. AdaBound must not count it, nor add weight decay
+    to the moments, because training may continue from that state.
+    """
+    if any(group["lr"] != 0 for group in param_groups):
+        return False
+    grads = [param.grad for group in param_groups for param in group["params"] if param.grad is not None]
+    return not any([full_tensor((grad != 0).sum()) for grad in grads])

@@ -1,0 +1,176 @@
+"""Load checkpoints of dynabound, ``adabound``, ``torch_optimizer``, ``pytorch_optimizer`` and ``torch.optim.Adam``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dynabound._dtensor import is_dtensor, shard_like
+from dynabound.optim._state import state_dtype, step_device
+from dynabound.optim._validate import normalize
+
+# The loading optimizer chooses the backend: the checkpoint may come from another machine.
+_IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
+# Names of other packages' hyper-parameters, translated to ours.
+_FOREIGN = ("amsgrad", "ams_bound", "weight_decouple", "fixed_decay", "adam_debias", "step")
+_NEEDED = frozenset({"step", "exp_avg", "exp_avg_sq"})
+_MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
+
+
+def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> dict[str, Any]:
+    """A checkpoint of any known format in ours; what it does not contain is taken from ``own_groups``.
+
+    Raises ValueError for an unknown format, and for an update rule that AdaBound does not have.
+    """
+    groups = state_dict["param_groups"]
+    sizes, own_sizes = ([len(group["params"]) for group in some] for some in (groups, own_groups))
+    if sizes != own_sizes:
+        raise ValueError(
+            f"the checkpoint has param groups of {sizes} parameters, this optimizer of {own_sizes}: "
+            "construct it with the same groups before loading"
+        )
+    translated = [_translate_group(saved, own) for saved, own in zip(groups, own_groups, strict=True)]
+    state = dict(state_dict["state"])
+    for saved in groups:
+        for key in saved["params"]:
+            if state.get(key):
+                state[key] = _translate_entry(key, state[key], saved)
+    return {**state_dict, "state": state, "param_groups": translated}
+
+
+def _is_own(saved: dict[str, Any]) -> bool:
+    return "base_lr" in saved and "bounds" in saved
+
+
+def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    own = {key: value for key, value in own.items() if key != "params"}
+    if _is_own(saved):
+        changes = {"bounds": _bounds(saved["bounds"], own["bounds"])}
+    elif "final_lr" in saved and "amsbound" in saved:  # adabound, torch_optimizer
+        changes = {"base_lr": _initial_lr(saved, own["base_lr"])}
+    elif "final_lr" in saved and "ams_bound" in saved:
+        changes = {"base_lr": _initial_lr(saved, own["base_lr"]), **_from_pytorch_optimizer(saved)}
+    elif "amsgrad" in saved:  # torch.optim.Adam, AdamW
+        peak = float(saved["max_lr"]) if "max_lr" in saved else _initial_lr(saved, float(saved["lr"]))
+        changes = {"base_lr": peak, "amsbound": saved["amsgrad"] or own["amsbound"]}
+    else:
+        raise ValueError(
+            f"not a checkpoint that AdaBound can resume from: its groups have {sorted(saved)}; supported are those of "
+            "dynabound, adabound, torch_optimizer.AdaBound, pytorch_optimizer.AdaBound and torch.optim.Adam/AdamW"
+        )
+    saved = {key: value for key, value in saved.items() if key not in _IMPLEMENTATION + _FOREIGN}
+    group = {**own, **saved, **changes}
+    if not (isinstance(group["base_lr"], float) and 0 <= group["base_lr"] < math.inf):
+        raise ValueError(f"base_lr={group['base_lr']!r}: must be a finite number >= 0; the checkpoint is damaged")
+    return {**group, **normalize(group)}
+
+
+def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    """The state of one parameter with an int64 step; other state is kept if the checkpoint is ours.
+
+    A subclass or a wrapper such as Lookahead may have stored it there.
+    """
+    if not isinstance(stored, Mapping):
+        raise ValueError(f"the checkpoint's state of parameter {key!r} is not a dict: the checkpoint is damaged")
+    entry: dict[str, Any] = dict(stored)
+    if "step" in saved:  # pytorch_optimizer counts once per group
+        entry["step"] = saved["step"]
+    own = _is_own(saved)
+    if own and not entry.keys() & (_NEEDED | _MOMENTS):
+        return entry
+    missing, unknown = _NEEDED - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
+    if missing or (unknown and not own):
+        what = f"no {', '.join(sorted(missing))}" if missing else f"also {', '.join(sorted(unknown))}"
+        raise ValueError(f"the checkpoint's state of parameter {key!r} has {what}: it is not Adam's or AdaBound's")
+    for name in sorted(_MOMENTS & entry.keys()):
+        if not (isinstance(entry[name], Tensor) and entry[name].layout is torch.strided):
+            raise ValueError(f"the checkpoint's {name} of parameter {key!r} is not a dense tensor: it is damaged")
+    return {**entry, "step": _step(key, entry["step"])}
+
+
+def _step(key: Any, value: Any) -> Tensor:
+    try:
+        number = value.item() if isinstance(value, Tensor) else value
+        if not (number >= 0 and number == int(number)):
+            raise ValueError
+        return torch.tensor(int(number), dtype=torch.int64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(
+            f"the checkpoint's step={value!r} of parameter {key!r}: must be one integer >= 0; the checkpoint is damaged"
+        ) from None
+
+
+def _bounds(saved: Any, own: Any) -> Any:
+    """A bound function is code and is not saved: it must be passed to the constructor again."""
+    if saved is None and not callable(own):
+        raise ValueError(
+            f"the checkpoint was made with a callable as bounds, this optimizer with bounds={own!r}: "
+            "construct it with that callable before loading"
+        )
+    return own if saved is None else saved
+
+
+def _initial_lr(saved: dict[str, Any], otherwise: float) -> float:
+    """The base rate of other packages' bounds: not in their checkpoints, but most schedulers store it as initial_lr.
+
+    OneCycleLR overwrites ``initial_lr``, which its ``max_lr`` shows. CyclicLR overwrites it and stores nothing else.
+    """
+    return otherwise if "initial_lr" not in saved or "max_lr" in saved else float(saved["initial_lr"])
+
+
+def _from_pytorch_optimizer(saved: dict[str, Any]) -> dict[str, Any]:
+    for name in ("fixed_decay", "adam_debias"):
+        if saved.get(name):
+            raise ValueError(f"the checkpoint uses pytorch_optimizer's {name}=True, which AdaBound does not have")
+    return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": saved["weight_decouple"]}
+
+
+def restore(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
+    """From each parameter to a copy of its state in a translated checkpoint; raises where the two do not match."""
+    restored = {}
+    for saved, own in zip(state_dict["param_groups"], groups, strict=True):
+        for key, param in zip(saved["params"], own["params"], strict=True):
+            entry = state_dict["state"].get(key) or {}
+            for name in sorted(_MOMENTS & entry.keys()):
+                _check_match(f"the checkpoint's {name} of parameter {key!r}", entry[name], param)
+            if "step" in entry:
+                restored[param] = _restore_entry(entry, param, saved)
+    return restored
+
+
+def _check_match(name: str, moment: Tensor, param: Tensor) -> None:
+    if moment.shape != param.shape:
+        raise ValueError(
+            f"{name} has shape {tuple(moment.shape)}, the parameter {tuple(param.shape)}: "
+            "the checkpoint belongs to another model"
+        )
+    if moment.is_complex() != param.is_complex():
+        raise ValueError(
+            f"{name} has dtype {moment.dtype}, the parameter {param.dtype}: the checkpoint belongs to another model"
+        )
+    if moment.is_meta and not param.is_meta:
+        raise ValueError(f"{name} is on the meta device: the checkpoint has no data; load it with map_location='cpu'")
+    if is_dtensor(moment) and not is_dtensor(param):
+        raise ValueError(
+            f"{name} is a DTensor, but the parameter is not: save full tensors with torch.distributed.checkpoint."
+            "state_dict.get_optimizer_state_dict and StateDictOptions(full_state_dict=True)"
+        )
+
+
+def _restore_entry(entry: dict[str, Any], param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    """The step and moments of one parameter, copied from a checkpoint in full precision.
+
+    torch's load_state_dict would round the moments to the parameter's dtype, share its tensors with the checkpoint,
+    and turn the step into a float32, which stops counting at 2**24.
+    """
+    dtype, restored = state_dtype(group, param), {"step": entry["step"].to(step_device(group, param), copy=True)}
+    for name in sorted(_MOMENTS & entry.keys()):
+        moment = shard_like(entry[name].to(param.device, dtype, copy=True), param)
+        if type(moment) is Tensor and moment.stride() != param.stride():
+            moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel needs
+        restored[name] = moment
+    return restored

@@ -1,0 +1,159 @@
+"""Table 1's methods, AMSGrad, AdaBound and AMSBound as choices of φ, ψ and a clip; their coefficients at every step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from dynabound import bounds as bound_functions
+from dynabound._checks import check_number, check_positive, did_you_mean, require
+from dynabound.bounds import Bounds
+from dynabound.theory.domains import Floats
+
+
+class Rule(NamedTuple):
+    """One column of Table 1."""
+
+    phi: str
+    psi: str
+    clipped: bool = False
+
+
+METHODS: dict[str, Rule] = {
+    "SGD": Rule("gradient", "identity"),
+    "SGDM": Rule("sum", "identity"),
+    "AdaGrad": Rule("gradient", "mean"),
+    "RMSprop": Rule("gradient", "average"),
+    "Adam": Rule("average", "average"),
+    "AMSGrad": Rule("average", "maximum"),
+    "AdaBound": Rule("average", "average", clipped=True),
+    "AMSBound": Rule("average", "maximum", clipped=True),
+}
+"""The methods by name: φ, ψ, and whether the learning rate is clipped."""
+
+PHI: dict[str, Callable[[Any, Any, float], Any]] = {
+    "gradient": lambda m, g, beta1: g,
+    "sum": lambda m, g, beta1: beta1 * m + g,
+    "average": lambda m, g, beta1: beta1 * m + (1 - beta1) * g,
+}
+# From the sum (for "mean") or moving average v of the squares, the largest v so far, and t.
+PSI: dict[str, Callable[[Any, Any, int], Any]] = {
+    "identity": lambda v, top, t: np.ones_like(v),
+    "mean": lambda v, top, t: v / t,
+    "average": lambda v, top, t: v,
+    "maximum": lambda v, top, t: top,
+}
+SCHEMES = ("sqrt", "constant")
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method with its numbers; ``name`` is a key of :data:`METHODS`.
+
+    Args:
+        name: "SGD", "SGDM", "AdaGrad", "RMSprop", "Adam", "AMSGrad", "AdaBound" or "AMSBound".
+        alpha: α, the initial step size.
+        beta1: β₁ (the momentum, for SGDM).
+        beta2: β₂.
+        beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
+        scheme: "sqrt" for α_t = α/√t, "constant" for α_t = α.
+        final_lr: α*, where the bounds of AdaBound and AMSBound meet.
+        gamma: γ, the speed at which they close in.
+        bounds: a family of :mod:`dynabound.bounds`, or a callable, as in :class:`dynabound.AdaBound`.
+        eps: added to √v_t.
+        debias: apply Adam's bias corrections.
+
+    >>> Method("AdaBound", alpha=0.1, final_lr=0.1, gamma=0.2).rule
+    Rule(phi='average', psi='average', clipped=True)
+    >>> Method("Adam", beta1=0.95, beta2=0.9)
+    Traceback (most recent call last):
+    ...
+    ValueError: beta1=0.95: must be in [0, sqrt(beta2)) = [0, 0.948683) for beta2=0.9
+    """
+
+    name: str
+    alpha: float = 0.1
+    beta1: float = 0.0
+    beta2: float = 0.9
+    beta1_decay: float | str = 1.0
+    scheme: str = "sqrt"
+    final_lr: float = 0.1
+    gamma: float = 1e-3
+    bounds: Bounds = "harmonic"
+    eps: float = 0.0
+    debias: bool = False
+
+    def __post_init__(self) -> None:
+        known = f"one of {', '.join(METHODS)}{did_you_mean(self.name, METHODS)}"
+        require(self.name in METHODS, "method", self.name, known)
+        for name in ("alpha", "final_lr", "gamma"):
+            check_positive(name, getattr(self, name))
+        check_number("eps", self.eps, lambda eps: 0 <= eps < math.inf, "a finite number >= 0")
+        require(self.scheme in SCHEMES, "scheme", self.scheme, "'sqrt' (α/√t) or 'constant' (α)")
+        check_betas(self.beta1, self.beta2, coupled=self.rule.phi == "average")
+        decay = self.beta1_decay
+        legal = decay == "harmonic" or (not isinstance(decay, str) and 0 < decay <= 1)
+        require(legal, "beta1_decay", decay, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
+        bound_functions.check(self.bounds)
+
+    @property
+    def rule(self) -> Rule:
+        return METHODS[self.name]
+
+
+def check_betas(beta1: float, beta2: float, coupled: bool = True) -> None:
+    """Raise unless both are in [0, 1) and, if ``coupled``, β₁ < √β₂ (which β₁ = 0 always passes)."""
+    require(0 <= beta2 < 1, "beta2", beta2, "in [0, 1)")
+    require(0 <= beta1 < 1, "beta1", beta1, "in [0, 1)")
+    root = math.sqrt(beta2)
+    allowed = f"in [0, sqrt(beta2)) = [0, {root:g}) for beta2={beta2!r}"
+    require(not coupled or beta1 == 0 or beta1 < root, "beta1", beta1, allowed)
+
+
+class Coefficients(NamedTuple):
+    """What a method multiplies, clips and divides by at t = 1 … T: all that does not depend on the gradients."""
+
+    beta1: Floats
+    correction: Floats  # what debiasing multiplies α by
+    lower: Floats  # η_l(t)
+    upper: Floats  # η_u(t)
+    root: Floats  # √t, or 1
+
+
+def coefficients(method: Method, steps: int) -> Coefficients:
+    """The coefficients of ``method`` for t = 1 … ``steps``; shared by all methods that differ in α, ε, φ or ψ only."""
+    require(steps >= 1, "steps", steps, "at least 1")
+    # What does not matter is set to one value, for the cache; it is small, because a million steps take 40 MB.
+    name = "AdaBound" if method.rule.clipped else "SGD"
+    return _coefficients(replace(method, name=name, alpha=1.0, eps=0.0), steps)
+
+
+@lru_cache(maxsize=4)
+def _coefficients(method: Method, steps: int) -> Coefficients:
+    t = np.arange(1.0, steps + 1)
+    ones = np.ones(steps)
+    decay = method.beta1_decay
+    beta1 = method.beta1 / t if isinstance(decay, str) else method.beta1 * decay ** (t - 1)
+    correction = np.sqrt(1 - method.beta2**t) / (1 - np.cumprod(beta1)) if method.debias else ones
+    lower, upper = bound_arrays(method, steps) if method.rule.clipped else (0 * ones, np.inf * ones)
+    return Coefficients(beta1, correction, lower, upper, np.sqrt(t) if method.scheme == "sqrt" else ones)
+
+
+def bound_arrays(method: Method, steps: int) -> tuple[Floats, Floats]:
+    """η_l(t) and η_u(t) for t = 1 … ``steps``."""
+    if callable(method.bounds):
+        pairs = [bound_functions.evaluate(method.bounds, method.gamma, t) for t in range(1, steps + 1)]
+        lower, upper = np.array(pairs, dtype=np.float64).T
+    else:
+        t = torch.arange(1, steps + 1, dtype=torch.float64)
+        lower, upper = (
+            np.broadcast_to(np.asarray(bound), (steps,))
+            for bound in bound_functions.evaluate(method.bounds, method.gamma, t)
+        )
+    return np.ascontiguousarray(method.final_lr * lower), np.ascontiguousarray(method.final_lr * upper)

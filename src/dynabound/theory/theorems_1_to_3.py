@@ -1,0 +1,306 @@
+"""Theorems 1 to 3, run and measured: where Adam fails, and whether bounds on its rates repair it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from dynabound.theory import caveats, problems, statements
+from dynabound.theory.domains import Box, Floats
+from dynabound.theory.fast import ProgressCallback, race
+from dynabound.theory.framework import Trajectory
+from dynabound.theory.methods import METHODS, SCHEMES, Method, check_betas
+from dynabound.theory.regret import regret
+from dynabound.theory.statements import Statement
+from dynabound.theory.study import (
+    Demonstration,
+    check_size,
+    first_below_0,
+    limit,
+    log_spaced,
+    make_method,
+    step_size_text,
+    trend,
+)
+
+ALPHAS: Floats = np.logspace(-10, 10, 41)
+OUTCOMES = ("optimal", "trapped", "jumped past")
+REPAIRED = ("SGD", "AMSGrad", "AdaBound", "AMSBound")
+AMSGRAD_FACTOR = 10.0
+"""AMSGrad divides by the largest gradient so far, C instead of 1: it gets ten times the α, or it hardly moves."""
+MOST_STEPS = 100_000_000
+"""The most steps of all seeds together: their losses are kept, 8 bytes a step."""
+
+
+def theorem_1(
+    *,
+    alpha: float = 0.1,
+    beta1: float = 0.0,
+    beta2: float = 0.9,
+    period: int | None = None,
+    steps: int = 10_000,
+    scheme: str = "sqrt",
+    final_lr: float = 0.1,
+    gamma: float = 0.2,
+    progress: ProgressCallback | None = None,
+) -> Demonstration:
+    """Adam is trapped at x ≥ 0, whatever α is, where x < 0 is optimal."""
+    check_size(steps)
+    check_betas(beta1, beta2)
+    period, compared = _choose_period(period, lambda: problems.theorem_1_period(beta2))
+    problem = problems.theorem_1(period)
+    numbers: dict[str, Any] = dict(beta1=beta1, beta2=beta2, final_lr=final_lr, gamma=gamma)
+    settings = dict(alpha=alpha, period=period, steps=steps, scheme=scheme, **numbers)
+    demo = Demonstration("theorem-1", "Theorem 1 claims: whatever its step size, Adam never reaches x < 0", settings)
+    met = bool(problems.theorem_1_condition(period, beta2))
+    demo.judge("C meets 5β₂^(C−2) ≤ (1−β₂)/(4−β₂)", compared, met)
+
+    runs = race([(problem, make_method(name, alpha=alpha, scheme=scheme, **numbers)) for name in METHODS], steps)
+    grid = [(name, other, a) for name in METHODS for other in SCHEMES for a in ALPHAS]
+    lanes = [(problem, make_method(name, alpha=float(a), scheme=other, **numbers)) for name, other, a in grid]
+    swept = race(lanes, steps, log_spaced(steps), progress)
+    outcomes = {name: [_outcome(run) for run in swept if _is(run, name, scheme)] for name in METHODS}
+    _judge_traps(demo, swept, within_theorem=met and beta1 == 0)
+    _judge_escapes(demo, runs, swept, outcomes)
+    caveats.theorem_1(demo, problem, alpha, scheme, numbers)
+
+    at = log_spaced(steps)
+    demo.data.update(
+        t=at,
+        x={run.method.name: run.x[at - 1, 0] for run in runs},
+        average_regret={run.method.name: regret(run, at) / at for run in runs},
+        alphas=ALPHAS,
+        outcomes=outcomes,
+        lowest={f"{name}, {other}": [run.lowest for run in swept if _is(run, name, other)]
+                for name in METHODS for other in SCHEMES},
+    )  # fmt: skip
+    return demo
+
+
+def _choose_period(given: int | None, find_smallest: Callable[[], int]) -> tuple[int, str]:
+    """C, and how it compares with the smallest that the theorem allows."""
+    if given is None:
+        smallest = find_smallest()
+        return smallest, f"C = {smallest:,}, the smallest that does"
+    try:
+        return given, f"C = {given:,}; the smallest that does is {find_smallest():,}"
+    except ValueError:  # it is too large to be run
+        return given, f"C = {given:,}; the smallest that does is above {problems.MAX_PERIOD:,}"
+
+
+def _is(run: Trajectory, name: str, scheme: str) -> bool:
+    return run.method.name == name and run.method.scheme == scheme
+
+
+def _outcome(run: Trajectory) -> int:
+    """The index in :data:`OUTCOMES` of where x ended; beyond 1 every gradient is 0, so there is no way back."""
+    x = float(run.last[0])
+    return 0 if x < 0 else 2 if x > 1 else 1
+
+
+def _judge_traps(demo: Demonstration, swept: list[Trajectory], within_theorem: bool) -> None:
+    """Adam and RMSprop must stay at x ≥ 0; outside the theorem's conditions the claim is not the paper's."""
+    for scheme in SCHEMES:
+        for name in ("Adam", "RMSprop"):
+            runs = [run for run in swept if _is(run, name, scheme)]
+            lowest = min(run.lowest for run in runs)
+            # R_t ≥ 100t − 1 at every recorded t.
+            slack = min(float((regret(run) - (100.0 * run.at - 1)).min()) for run in runs)
+            trapped = lowest >= 0 and slack >= 0
+            short = demo.settings["steps"] < demo.settings["period"] + 2  # the second gradient 2 was never seen
+            statement = (
+                statements.RMSPROP
+                if name == "RMSprop"
+                else statements.THEOREM_1
+                if scheme == "sqrt"
+                else statements.CONSTANT_STEP
+            )
+            demo.judge(
+                f"{name} stays at x ≥ 0 and R_T ≥ 100T − 1 for every α from 1e-10 to 1e10",
+                f"lowest x {lowest:.3g}; R_T − (100T − 1) ≥ {slack:.3g}; {len(runs)} α's",
+                None if trapped and short else trapped,
+                step_size_text(scheme),
+                of=statement if within_theorem else None,
+            )
+
+
+def _escapes(run: Trajectory) -> bool | None:
+    """Whether x < 0 was reached; None if x still fell over the last decade of steps, short of 0."""
+    if run.lowest < 0:
+        return True
+    before = run.x[np.searchsorted(run.at, run.steps / 10), 0]
+    return None if run.last[0] <= 1 and run.last[0] < before else False
+
+
+def _judge_escapes(
+    demo: Demonstration, runs: list[Trajectory], swept: list[Trajectory], outcomes: dict[str, list[int]]
+) -> None:
+    for run in runs:
+        name = run.method.name
+        if name in ("Adam", "RMSprop"):
+            continue
+        first, works = first_below_0(run), ALPHAS[np.array(outcomes[name]) == 0]
+        span = f"; works for {works.size} of {ALPHAS.size} α's, up to {works.max():.3g}" if works.size else ""
+        where = f"never, in {run.steps:,} steps; ends at x = {run.last[0]:.3g}"
+        measured = (f"first x < 0 at t = {first:,}" if first else where) + span
+        demo.judge(
+            f"{name} reaches x < 0", measured, _escapes(run), of=statements.SGD_SOLVES_IT if name == "SGD" else None
+        )
+        if name == "AMSGrad":
+            trapped = None if _escapes(run) is None else not first
+            claim = "The argument applies to AMSGrad as well: it is trapped"
+            demo.judge(claim, measured, trapped, of=statements.AMSGRAD, expected=False)
+    scheme, final_lr, gamma = (demo.settings[key] for key in ("scheme", "final_lr", "gamma"))
+    wide = [_escapes(run) for run in swept if _is(run, "AdaBound", scheme) and 1e-8 <= run.method.alpha <= 1e8]
+    measured = f"x < 0 for {wide.count(True)} of {len(wide)} α's; α*(1+1/γ) = {final_lr * (1 + 1 / gamma):.3g}"
+    holds = False if False in wide else None if None in wide else True
+    demo.judge("AdaBound escapes for every α from 1e-8 to 1e8", measured, holds)
+
+
+def theorem_2(
+    *,
+    alpha: float = 0.1,
+    beta1: float = 0.0,
+    beta2: float = 0.5,
+    period: int | None = None,
+    steps: int = 1_000_000,
+    scheme: str = "sqrt",
+    final_lr: float = 0.1,
+    gamma: float = 0.5,
+    progress: ProgressCallback | None = None,
+) -> Demonstration:
+    """Adam's average regret stays at 2/C; that of the others goes to 0."""
+    check_size(steps)
+    check_betas(beta1, beta2)
+    period, compared = _choose_period(period, lambda: problems.theorem_2_period(beta1, beta2))
+    problem = problems.theorem_2(period)
+    numbers: dict[str, Any] = dict(beta1=beta1, beta2=beta2, final_lr=final_lr, gamma=gamma, scheme=scheme)
+    demo = Demonstration(
+        "theorem-2",
+        "Theorem 2 claims: whatever its step size, Adam's average regret does not vanish",
+        dict(alpha=alpha, alpha_amsgrad=AMSGRAD_FACTOR * alpha, period=period, steps=steps, **numbers),
+    )
+    met = bool(problems.theorem_2_condition(float(period), beta1, beta2))
+    demo.judge("C meets the theorem's three conditions", compared, met)
+
+    own = [_tuned(name, alpha, numbers) for name in METHODS]
+    more = [Method("Adam", alpha=factor * alpha, **numbers) for factor in (0.1, 10, 100)]
+    at = log_spaced(steps, multiple=period)
+    runs = race([(problem, method) for method in own + more], steps, at, progress)
+    units = [regret(run) / at * period / 2 for run in runs]
+    for run, unit in zip(runs, units, strict=True):
+        _judge_average(demo, run, unit, f"α = {run.method.alpha:g}", statements.THEOREM_2 if met else None)
+    demo.data.update(
+        t=at,
+        units={run.method.name: unit for run, unit in zip(runs[: len(own)], units, strict=False)},
+        x={run.method.name: run.x[:, 0] for run in runs[: len(own)]},
+        adam_units={f"{run.method.alpha:g}": unit for run, unit in zip(runs, units, strict=True)
+                    if run.method.name == "Adam"},
+    )  # fmt: skip
+    _decreasing_beta1(demo, problem, alpha, numbers, met)
+    caveats.theorem_2(demo, problem, alpha, numbers)
+    return demo
+
+
+def _tuned(name: str, alpha: float, numbers: dict[str, Any]) -> Method:
+    return make_method(name, alpha=AMSGRAD_FACTOR * alpha if name == "AMSGrad" else alpha, **numbers)
+
+
+def _judge_average(
+    demo: Demonstration, run: Trajectory, unit: Floats, shown: str, of: Statement | None, suffix: str = ""
+) -> None:
+    """Judge R_t/t in units of 2/C: Adam's must stay at 1, that of the repaired methods must go to 0."""
+    name, end, x = run.method.name, float(unit[-1]), float(run.last[0])
+    slope = trend(run.at, np.log10(np.maximum(unit, 1e-12)))
+    measured = f"{end:.3g} × 2/C, ∝ t^{slope:.2f} over the last decade; ends at x = {x:.3f}"
+    # Steps of α/√t sum to infinity: an x inside the box may still reach either end.
+    can_move = run.method.scheme == "sqrt" and abs(x) < 0.99
+    if name == "Adam":
+        claim = f"Adam's average regret stays at 2/C{suffix}: at least 0.95 of it at T"
+        demo.judge(claim, measured, limit(end >= 0.95, slope, x > 0.9, can_move), shown, of=of)
+    elif name in REPAIRED:
+        claim = f"{name}'s average regret goes to 0: below 0.1 × 2/C at T"
+        demo.judge(claim, measured, limit(end < 0.1, -slope, x < -0.9, can_move), shown)
+
+
+def _decreasing_beta1(
+    demo: Demonstration, problem: problems.Line, alpha: float, numbers: dict[str, Any], met: bool
+) -> None:
+    """The paper's remark: the example also works for β₁ that decreases over time."""
+    beta1 = 0.9 * numbers["beta2"] ** 0.5
+    for decay, text in ((0.99, "β₁·0.99^(t−1)"), ("harmonic", "β₁/t")):
+        method = Method("Adam", **{**numbers, "alpha": alpha, "beta1": beta1, "beta1_decay": decay})
+        run = race([(problem, method)], demo.settings["steps"], demo.data["t"])[0]
+        unit = regret(run) / run.at * demo.settings["period"] / 2
+        shown = f"β₁ₜ = {text}, β₁ = {beta1:.3g}"
+        _judge_average(demo, run, unit, shown, statements.DECREASING_BETA1 if met else None, " with decreasing β₁")
+
+
+def theorem_3(
+    *,
+    alpha: float = 0.1,
+    beta1: float = 0.0,
+    beta2: float = 0.5,
+    period: int = 20,
+    steps: int = 10_000,
+    seeds: int = 20,
+    scheme: str = "sqrt",
+    final_lr: float = 0.1,
+    gamma: float | None = None,
+    delta: float = 1.0,
+    progress: ProgressCallback | None = None,
+) -> Demonstration:
+    """With random losses Adam drifts to the worst point of all."""
+    check_size(steps, seeds, MOST_STEPS)
+    check_betas(beta1, beta2)
+    gamma = 1 - beta2 if gamma is None else gamma
+    numbers: dict[str, Any] = dict(beta1=beta1, beta2=beta2, final_lr=final_lr, gamma=gamma, scheme=scheme)
+    scale = dict(period=period, delta=delta, steps=steps, seeds=seeds)
+    demo = Demonstration(
+        "theorem-3",
+        "Theorem 3 claims: with random losses, too, Adam does not converge to x* = −1",
+        dict(alpha=alpha, alpha_amsgrad=AMSGRAD_FACTOR * alpha, **scale, **numbers),
+    )
+    names = ("Adam", *REPAIRED)
+    methods = {name: _tuned(name, alpha, numbers) for name in names}
+    lines = [problems.theorem_3(period, steps, seed, delta) for seed in range(seeds)]
+    met = _judge_drift(demo, beta1, beta2)
+    at = log_spaced(steps)
+    runs = race([(line, methods[name]) for name in names for line in lines], steps, at, progress)
+    paths = {name: [run.x[:, 0] for run in runs if run.method.name == name] for name in names}
+    last = {name: np.array([run.last[0] for run in runs if run.method.name == name]) for name in names}
+    for name in names:
+        adam = name == "Adam"
+        sign = 1 if adam else -1
+        farthest, slope = (sign * last[name]).min(), trend(at, np.mean(paths[name], axis=0))
+        reached = bool(farthest > 0.9)
+        can_move = scheme == "sqrt" and abs(last[name].mean()) < 0.99
+        goal = (
+            "does not converge to x* = −1: it ends beyond +0.9" if adam else "converges to x* = −1: it ends below −0.9"
+        )
+        measured = (
+            f"{'lowest' if adam else 'highest'} end {sign * farthest:+.3f} of {seeds} seeds, mean {slope:+.2f} a decade"
+        )
+        holds = limit(reached, sign * slope, reached, can_move)
+        demo.judge(f"{name} {goal} in every run", measured, holds, of=statements.THEOREM_3 if adam and met else None)
+    demo.data.update(t=at, x=paths, last=last)
+    caveats.theorem_3(demo, alpha, numbers)
+    return demo
+
+
+def _judge_drift(demo: Demonstration, beta1: float, beta2: float) -> bool:
+    """Theorem 3's condition on C: the expected step of Adam points away from x* (measured without projection)."""
+    period, delta, steps = demo.settings["period"], demo.settings["delta"], 100_000
+    free = [replace(problems.theorem_3(period, steps, seed, delta), domain=Box(-1e9, 1e9)) for seed in range(8)]
+    method = Method("Adam", alpha=1.0, beta1=beta1, beta2=beta2, scheme="constant")
+    runs = race([(line, method) for line in free], steps, np.array([steps]))
+    drift = np.array([run.last[0] / steps for run in runs])
+    mean, error = float(drift.mean()), float(drift.std(ddof=1) / np.sqrt(drift.size))
+    proven = bool(problems.theorem_3_condition(float(period), beta1, beta2, delta))
+    measured = f"expected step {mean:+.3g}·α_t, ± {error:.1g}{'; proven for this C' if proven else ''}"
+    holds = None if abs(mean) < 3 * error else mean > 0
+    demo.judge("C is so large that Adam's expected step points away from x*", measured, holds)
+    return holds is True

@@ -1,0 +1,161 @@
+import json
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from dynabound._extras import pip_command
+from dynabound.cli import app
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.tasks.catalog import EMBEDDED, SOURCES
+
+SMALL = ["train", "digits", "--hidden=8", "--epochs=2"]
+
+
+@pytest.fixture
+def dynabound(tmp_path, monkeypatch):
+    """Run a command in a folder of its own; what it printed, after its exit code was checked."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DYNABOUND_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call(*arguments, code=0):
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == code, result.output
+        return result
+
+    return call
+
+
+def test_train_prints_epochs_and_the_result(dynabound):
+    result = dynabound(*SMALL)
+    lines = result.stderr.splitlines()
+    assert [line.split("  ")[0] for line in lines] == ["epoch 1/2", "epoch 2/2"]
+    name = RunSpec("digits", hidden=8, epochs=2).name
+    assert result.stdout.startswith(f"run {name} finished: runs/{name}\nepoch 2/2  train loss")
+
+
+def test_json_is_one_line_with_the_final_metrics(dynabound, tmp_path):
+    result = dynabound(
+        *SMALL, "--json", "--quiet", "--out=elsewhere", "--optimizer=sgdm", "--lr=0.5", "--opt=nesterov=true"
+    )
+    assert result.stderr == ""
+    (line,) = result.stdout.splitlines()
+    answer = json.loads(line)
+    run = Store(tmp_path / "elsewhere").find(answer["run"])
+    assert answer["state"] == "finished"
+    assert answer["test_accuracy"] == run.metrics()[-1]["test_accuracy"]
+    assert (run.spec().lr, run.spec().options) == (0.5, {"nesterov": True})
+
+
+def test_options_as_python_reads_them(dynabound, tmp_path):
+    dynabound(*SMALL, "--opt=betas=0.8,0.9", "--opt=bounds=exponential", "--opt=final_lr=1e-1", "--quiet")
+    (run,) = Store("runs").runs()
+    assert run.spec().options == {"betas": (0.8, 0.9), "bounds": "exponential", "final_lr": 0.1}
+
+
+def test_divergence_is_no_error(dynabound):
+    assert "diverged at step" in dynabound(*SMALL, "--optimizer=sgd", "--lr=1e30").stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["train"], "task: is missing"),
+        (["train", "digits", "--model=lstm"], "model='lstm': digits takes"),
+        (["train", "digits", "--opt=gama=1"], "did you mean gamma"),
+        (["train", "mnist"], "dynabound data fetch mnist"),
+        (["train", "--resume=abc"], "no run matches"),
+        (["train", "digits", "--out=/dev/null/x"], "cannot be written (Not a directory)"),
+        (["train", "digits", "--device=cuda:99"], "device='cuda:99'"),
+        (["runs", "show", "abc"], "no run matches"),
+        (["runs", "remove", "abc"], "no run matches"),
+        (["data", "fetch", "digits"], "nothing to fetch"),
+    ],
+)
+def test_mistakes_are_one_line(dynabound, arguments, message):
+    result = dynabound(*arguments, code=1)
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("dynabound: ")
+    assert message in line
+
+
+def test_bad_option_syntax(dynabound):
+    assert "must be key=value" in dynabound("train", "digits", "--opt=3", code=2).stderr
+
+
+def test_stored_spec_holds_on_resume(dynabound):
+    dynabound(*SMALL, "--quiet")
+    name = Store("runs").runs()[0].name
+    assert name in dynabound("train", f"--resume={name[:6]}").stdout
+    assert "leave out epochs, seed" in dynabound("train", f"--resume={name}", "--seed=1", "--epochs=3", code=1).stderr
+
+
+def test_runs_are_listed_filtered_shown_and_removed(dynabound):
+    for optimizer in ("adam", "sgd"):
+        dynabound(*SMALL, "--quiet", f"--optimizer={optimizer}")
+    adam, sgd = (run.name for run in Store("runs").runs())
+    listing = dynabound("runs").stdout
+    assert adam in listing
+    assert sgd in listing
+    rows = json.loads(dynabound("runs", "--optimizer=sgd", "--state=finished", "--json").stdout)
+    assert [row["run"] for row in rows] == [sgd]
+    assert rows[0]["epoch"] == "2/2"
+    assert "no such runs" in dynabound("runs", "--task=mnist").stdout
+    shown = dynabound("runs", "show", adam[:8]).stdout
+    assert "optimizer adam" in shown
+    assert shown.count("epoch ") == 2
+    assert json.loads(dynabound("runs", "show", adam, "--json").stdout)["spec"]["optimizer"] == "adam"
+    (Store("runs").find(sgd).folder / "spec.json").write_text("{")
+    assert "damaged" in dynabound("runs").stdout
+    dynabound("runs", "remove", adam, sgd)
+    assert Store("runs").runs() == []
+
+
+def test_data_list_shows_where_data_is(dynabound, tmp_path):
+    (tmp_path / "data" / "ptb").mkdir(parents=True)
+    (tmp_path / "data" / "ptb" / "ptb.train.txt").write_text("")
+    places = json.loads(dynabound("data", "list", "--data-dir=data", "--json").stdout)
+    assert places.keys() == {*EMBEDDED, *SOURCES}
+    assert places["digits"] == "embedded"
+    assert places["ptb"] == "data/ptb"
+    assert places["cifar10"] == "missing: dynabound data fetch cifar10"
+    assert "cifar10        missing" in dynabound("data", "list").stdout
+
+
+def test_tensorboard_gets_every_epoch(dynabound):
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    dynabound("train", "ptb", "--tensorboard", code=1)
+    assert not Store("runs").root.exists(), "written before it was checked"
+    dynabound(*SMALL, "--tensorboard", "--quiet")
+    (run,) = Store("runs").runs()
+    events = accumulator.EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    logged = [(event.step, event.value) for event in events.Scalars("test/accuracy")]
+    assert logged == [(m["epoch"], pytest.approx(m["test_accuracy"])) for m in run.metrics()]
+
+
+def test_live_bar_on_a_terminal(dynabound, monkeypatch):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "140")
+    shown = dynabound(*SMALL).stderr
+    assert "epoch 2/2" in shown
+    assert "steps/s" in shown
+    assert "accuracy" in shown
+
+
+def test_the_package_itself_imports_none_of_this():
+    code = "import sys, dynabound; print(*sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"rich", "typer", "sklearn", "pooch", "dynabound.lab"} & set(answer.stdout.split())
+
+
+def test_tensorboard_names_its_extra(dynabound, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    result = dynabound(*SMALL, "--tensorboard", code=1)
+    assert pip_command("tensorboard") in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not Store("runs").root.exists(), "written before it was checked"

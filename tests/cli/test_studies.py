@@ -1,0 +1,108 @@
+"""What the commands of studies print: searches, plans, help."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from dynabound.cli import app
+from dynabound.lab.store import Store
+from dynabound.lab.studies import cost as estimate
+from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.search import GRIDS, Grid
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.mark.parametrize("command", ["train", "tune", "reproduce", "report"])
+def test_every_option_has_a_help_text(command):
+    group = get_command(app)
+    with group.make_context("dynabound", [], resilient_parsing=True) as context:
+        loaded = group.resolve_command(context, [command])[1]
+    assert [option.name for option in loaded.params if not option.help] == []
+
+
+def test_dry_run_lists_the_runs_and_runs_nothing(tmp_path):
+    result = run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out"), "--json")
+    listed = json.loads(result.stdout)["runs"]
+    searches = sum(len(grid.lrs) * len(grid.options) for name, grid in GRIDS.items() if name != "sgd")
+    assert len(listed) == searches + 4 * 2 + 2 * 3 + 3
+    assert {row["state"] for row in listed} == {"new"}
+    assert not (tmp_path / "out").exists()
+    assert "a search may add more" in run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out")).stdout
+    assert "24 runs to do of 24\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+
+
+def test_dry_run_lists_the_theory_studies_to_run(tmp_path):
+    arguments = ["reproduce", "theory", "--dry-run", "--out", str(tmp_path)]
+    assert "theorem-1, theorem-2, theorem-3, regret, counterexample: to run" in run(*arguments).stdout
+    assert json.loads(run(*arguments, "--json").stdout)["theory"] == list(theorems.NAMES)
+    theorems.play("counterexample", tmp_path / "theory", lambda done, total: None)
+    assert json.loads(run(*arguments, "--json").stdout)["theory"] == list(theorems.NAMES)[:-1]
+    without = run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path))
+    assert "theor" not in without.stdout
+
+
+def test_dry_run_at_paper_scale_names_its_assumptions(tmp_path, monkeypatch):
+    monkeypatch.setattr(estimate, "_step_seconds", lambda spec: 1.0)
+    told = run("reproduce", "mnist", "--scale", "paper", "--dry-run", "--out", str(tmp_path)).stdout
+    assert "at an assumed 10 TFLOP/s and at least 1 ms per step" in told
+
+
+def test_tune_reports_the_best_setting(tmp_path):
+    arguments = ["--optimizer", "adagrad", "--optimizer", "adabound", "--hidden", "4", "--epochs", "1",
+                 "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
+    result = run("tune", "digits", *arguments, "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    best = min(told["adagrad"]["tried"], key=lambda row: row["train_loss"])
+    assert told["adagrad"]["best"]["lr"] == best["lr"]
+    assert {row["state"] for row in told["adagrad"]["tried"]} == {"finished"}
+    assert told["adabound"]["tried"] == []
+    assert (told["adabound"]["test"]["states"], told["adabound"]["test"]["std"]) == (["finished"], None)
+    assert "its defaults are used" in run("tune", "digits", *arguments).stdout
+
+
+def test_tune_reports_the_standard_deviation_over_seeds(tmp_path):
+    arguments = ["--optimizer", "adagrad", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
+                 "--seeds", "3", "--out", str(tmp_path)]  # fmt: skip
+    told = json.loads(run("tune", "digits", *arguments, "--json").stdout)["adagrad"]
+    seeds = [r for r in Store(tmp_path / "runs").runs() if r.spec().lr == told["best"]["lr"]]
+    final = [100 * r.metrics()[-1]["test_accuracy"] for r in seeds]
+    mean, std = np.mean(final), np.std(final, ddof=1)
+    assert len(final) == 3
+    assert told["test"]["metric"] == "accuracy (%)"
+    assert (told["test"]["mean"], told["test"]["std"]) == pytest.approx((mean, std))
+    assert (
+        f"3 of 3 seeds: {mean:.2f} ± {std:.2f} (mean ± standard deviation)" in run("tune", "digits", *arguments).stdout
+    )
+
+
+def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "helpers.deadly:Raises", Grid((0.01, 0.1, 1.0)))
+    arguments = ["--optimizer", "helpers.deadly:Raises", "--hidden", "4", "--epochs", "1", "--examples", "64",
+                 "--jobs", "2", "--out", str(tmp_path)]  # fmt: skip
+    result = run("tune", "digits", *arguments, "--json")
+    assert result.exit_code == 1
+    assert "3 runs failed; run the same command again to retry them" in result.stderr
+    told = json.loads(result.stdout)["helpers.deadly:Raises"]
+    assert [(row["state"], row["train_loss"]) for row in told["tried"]] == [("failed", None)] * 3
+    assert (told["best"], told["test"]) == (None, None)
+    assert len(Store(tmp_path / "runs").runs()) == 3, "there is no winner to be run again"
+    shown = run("tune", "digits", *arguments).stdout
+    assert shown.count("failed: RuntimeError: <b>no</b> & never") == 3
+    assert "has no best setting" in shown
+
+
+def test_tune_reports_diverged_runs(tmp_path, monkeypatch):
+    monkeypatch.setitem(GRIDS, "sgd", Grid((0.001, 0.01, 1e30)))
+    arguments = ["--optimizer", "sgd", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
+                 "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
+    result = run("tune", "digits", *arguments)
+    assert result.exit_code == 0, result.output
+    assert "lr 1e+30 seed 0" in result.stdout
+    assert result.stdout.count("diverged") == 1

@@ -1,0 +1,1 @@
+"""What tests share: the reference, tables of cases, worker processes, tiny studies."""

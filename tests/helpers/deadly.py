@@ -1,0 +1,55 @@
+"""Optimizers that fail, for specs that name them as ``helpers.deadly:Class``."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import torch
+
+
+class DiesOnce(torch.optim.SGD):
+    """Kills its process at the very first step, and leaves a mark so that it happens once."""
+
+    def __init__(self, params, lr: float, mark: str) -> None:
+        super().__init__(params, lr)
+        self._mark = Path(mark)
+
+    def step(self, closure=None):
+        if not self._mark.exists():
+            self._mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(closure)
+
+
+class Dies(torch.optim.SGD):
+    """Kills its process at every step."""
+
+    def step(self, closure=None):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Raises(torch.optim.SGD):
+    """Raises at every step."""
+
+    def step(self, closure=None):
+        raise RuntimeError("<b>no</b> & never")
+
+
+class RankDies(torch.optim.SGD):
+    """Kills its process at the first step if that is rank 1."""
+
+    def step(self, closure=None):
+        if torch.distributed.get_rank() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(closure)
+
+
+class RankRaises(torch.optim.SGD):
+    """Raises at the first step on rank 1 alone."""
+
+    def step(self, closure=None):
+        if torch.distributed.get_rank() == 1:
+            raise RuntimeError("rank 1 will not")
+        return super().step(closure)

@@ -1,0 +1,109 @@
+"""Runs in processes that die, raise and are asked to stop."""
+
+import signal
+
+import pytest
+import torch
+
+from dynabound.lab.engines.base import cores, run_with_events
+from dynabound.lab.engines.local import LocalEngine, assign_device
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import LockedError, Store
+from helpers import tiny_studies as cases
+from helpers import worker
+
+pytestmark = pytest.mark.processes
+
+
+@pytest.fixture(scope="module")
+def engine():
+    with LocalEngine(jobs=2) as engine:
+        yield engine
+
+
+def ends(events):
+    return {event.run: event.state for event in events if event.state in ("finished", "failed", "stopped", "diverged")}
+
+
+def test_all_runs_end_and_give_the_numbers_of_one_process(engine, tmp_path):
+    specs = cases.specs(5)
+    events = list(cases.execute(engine, specs, Store(tmp_path / "two")))
+    assert ends(events) == {spec.name: "finished" for spec in specs}
+    started = [event.run for event in events if event.state == "started"]
+    assert started == [spec.name for spec in specs]
+    epochs = [event.progress.metrics["epoch"] for event in events if event.progress and event.progress.metrics]
+    assert sorted(epochs) == sorted([1, 2, 3] * 5)
+    list(cases.execute(cases.InProcess(), specs, Store(tmp_path / "one")))
+    assert cases.numbers(Store(tmp_path / "two")) == cases.numbers(Store(tmp_path / "one"))
+
+
+def test_a_death_is_retried_and_the_second_is_a_failure(engine, tmp_path):
+    store, mark = Store(tmp_path), tmp_path / "mark"
+    once = RunSpec(**cases.TINY, optimizer="helpers.deadly:DiesOnce", opt={"mark": str(mark)})
+    always = RunSpec(**cases.TINY, optimizer="helpers.deadly:Dies")
+    raises = RunSpec(**cases.TINY, optimizer="helpers.deadly:Raises")
+    good = cases.specs(2)
+    events = list(cases.execute(engine, [always, once, raises, *good], store))
+    expected = {once.name: "finished", always.name: "failed", raises.name: "failed"}
+    assert ends(events) == {**expected, **{spec.name: "finished" for spec in good}}
+    assert [event.run for event in events if event.state == "retried"].count(always.name) == 1
+    assert [event.run for event in events if event.state == "retried"].count(once.name) == 1
+    assert store.run(always).status() == {"state": "failed", "error": f"its process died (signal {signal.SIGKILL:d})"}
+    error = store.run(raises).status()["error"]
+    assert error.startswith("Traceback")
+    assert "deadly.py" in error
+    assert error.endswith("RuntimeError: <b>no</b> & never")
+    assert store.run(raises).spec() == raises
+
+
+def test_it_is_said_once_who_is_waited_for(tmp_path, caplog):
+    answers = iter([False, False, True])
+
+    def train(*_, **__):
+        raise LockedError("run x is being trained by pid 1")
+
+    (spec,) = cases.specs(1)
+    event = run_with_events(spec, Store(tmp_path), lambda event: None, lambda: next(answers), train)
+    assert event.state == "stopped"
+    assert [record.getMessage() for record in caplog.records] == ["run x is being trained by pid 1; waiting"]
+
+
+def test_what_cannot_be_run_fails_with_its_reason(engine, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    spec = RunSpec("ptb", hidden=4)
+    (failed,) = [event for event in cases.execute(engine, [spec], Store(tmp_path / "runs")) if event.state == "failed"]
+    assert "dynabound data fetch ptb" in failed.error
+    assert Store(tmp_path / "runs").run(spec).status()["state"] == "failed"
+
+
+def test_leaving_lets_runs_save_themselves(tmp_path):
+    (spec,) = cases.specs(1, epochs=100_000)
+    with LocalEngine(jobs=1) as engine:
+        for event in cases.execute(engine, [spec], Store(tmp_path)):
+            if event.progress and event.progress.epoch > 2:
+                break
+    run = Store(tmp_path).run(spec)
+    assert run.status()["state"] == "stopped"
+    assert run.load_checkpoint()["epoch"] > 2
+
+
+@pytest.mark.parametrize("after", [1, 7])
+def test_a_killed_command_goes_on_where_it_was(after, engine, tmp_path):
+    assert worker.run(cases.run_and_die, str(tmp_path / "killed"), after) == -signal.SIGKILL
+    assert set(ends(cases.execute(engine, cases.specs(6), Store(tmp_path / "killed"))).values()) == {"finished"}
+    list(cases.execute(cases.InProcess(), cases.specs(6), Store(tmp_path / "whole")))
+    assert cases.numbers(Store(tmp_path / "killed")) == cases.numbers(Store(tmp_path / "whole"))
+
+
+def test_jobs_default_to_the_cores_or_the_gpus(monkeypatch):
+    assert LocalEngine().jobs == cores() >= 1
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    assert LocalEngine(device="cuda").jobs == 3
+    assert LocalEngine(jobs=5, device="cuda").jobs == 5
+    assert [assign_device("cuda", slot, 3) for slot in range(5)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0", "cuda:1"]
+    assert assign_device("cuda:2", 0, 0) == "cuda:2"
+    assert assign_device("cpu", 1, 0) == "cpu"
+
+
+def test_runs_that_are_added_while_others_go_on_are_run_too(engine, tmp_path):
+    cases.assert_added_runs_are_run(engine, Store(tmp_path))

@@ -1,0 +1,119 @@
+"""The report of a whole study, made small: tables, failures, the data behind the figures, the keys of its JSON."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from dynabound.lab.report import html
+from dynabound.lab.report.results import curves
+from dynabound.lab.report.summary import Failure, build, failures, run_states, step_size
+from dynabound.lab.store import Store
+from dynabound.lab.studies import recipes
+from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.recipes import REFERENCE, STUDIES
+from helpers import tiny_studies as cases
+
+KEYS = json.loads((Path(__file__).parents[2] / "golden" / "json_keys.json").read_text())["report.json"]
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    return cases.make_tiny(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A folder with a finished tiny study."""
+    out = tmp_path_factory.mktemp("done")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        study = cases.make_tiny(monkeypatch)
+        cases.complete([study], Store(out / "runs"), cases.InProcess())
+    return out
+
+
+def has_keys(value, golden):
+    """Whether ``value`` has all keys of ``golden``, in nested objects and in every element of lists."""
+    if isinstance(golden, list):
+        return all(has_keys(item, golden[0]) for item in value)
+    return golden is None or (golden.keys() <= value.keys() and all(has_keys(value[k], v) for k, v in golden.items()))
+
+
+def test_report_json_keeps_its_keys(tiny, done, tmp_path):
+    shutil.copytree(done, tmp_path / "copy")
+    Store(tmp_path / "copy" / "runs").runs()[0].remove()
+    path = html.write(build([tiny, STUDIES["theory"]], "demo", tmp_path / "copy"), tmp_path / "copy")
+    written = json.loads((path.parent / "report.json").read_text())
+    assert has_keys(written, KEYS)
+    assert len(written["studies"][0]["failures"]) == 1
+    assert len(written["studies"][0]["tables"][0]["rows"]) == 7
+
+
+def test_a_damaged_run_of_a_curve_is_reported_with_the_remedy(tiny, done, tmp_path):
+    shutil.copytree(done, tmp_path / "copy")
+    broken = Store(tmp_path / "copy" / "runs").runs()[0]
+    (broken.folder / "metrics.jsonl").write_text("{")
+    for checkpoint in broken.folder.glob("checkpoint-*"):
+        checkpoint.unlink()
+    (study,) = build([tiny], "demo", tmp_path / "copy").studies
+    (failure,) = study.failures
+    assert (failure.run, failure.state) == (broken.name, "failed")
+    assert f"dynabound runs remove {broken.name}" in failure.error
+
+
+def test_the_data_behind_the_figure(tiny, done):
+    (study,) = build([tiny], "demo", done).studies
+    (figure,) = study.figures
+    (panel,) = figure.panels
+    assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows]
+    for curve in panel.curves:
+        for split in ("train", "test"):
+            assert [len(seed) for seed in curve.seeds(split)] == [cases.TINY["epochs"]] * 3
+    assert study.runs == {"finished": 21}
+
+
+def test_the_table_of_methods(tiny, done):
+    (study,) = build([tiny], "demo", done).studies
+    stored = {
+        (r.spec().optimizer, r.spec().seed): r.metrics()[-1]["test_accuracy"] for r in Store(done / "runs").runs()
+    }
+    rows = {row.method: row for row in study.tables[0].rows}
+    adam = [100 * stored["adam", seed] for seed in range(3)]
+    assert rows["Adam"].final == pytest.approx(sum(adam) / 3)
+    assert rows["Adam"].level == pytest.approx(max(adam))
+    finals = {label: round(row.final, 6) for label, row in rows.items() if label != REFERENCE}
+    places = {label: 1 + sum(other > final for other in finals.values()) for label, final in finals.items()}
+    assert {label: rows[label].rank for label in finals} == places, "equals share a place"
+    assert rows[REFERENCE].rank is None
+
+
+def test_a_failed_run_of_a_search_is_reported(tiny, monkeypatch, tmp_path):
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    row = next(row for row in tiny.rows if row.label == "AdaGrad")
+    study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
+    cases.complete([study], store, cases.InProcess())
+    (curve,) = curves(study, "demo", store)
+    lost = next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)
+    with store.run(lost).lock():
+        store.run(lost).write_status("failed", error="it <i>rained</i>")
+    (again,) = curves(study, "demo", store)
+    assert [seed.spec for seed in again.lost] == [lost]
+    method = f"perceptron: AdaGrad, search at lr {lost.lr:g}, seed 0"
+    assert list(failures([again])) == [Failure(lost.name, method, "failed", "it <i>rained</i>")]
+    assert run_states([again])["failed"] == 1
+    assert step_size(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
+
+
+def test_theory_comes_from_its_files(tmp_path):
+    theorems.play("counterexample", tmp_path / "theory", lambda done, total: None)
+    report = build([STUDIES["theory"]], "demo", tmp_path)
+    (study,) = report.studies
+    assert study.verdict == "not reproduced", "Theorem 4 is false as stated"
+    assert [figure.name for figure in study.figures] == ["counterexample"]
+    assert len(study.failures) == 4
+    assert html.write(report, tmp_path).is_file()
+    (tmp_path / "theory" / "counterexample.svg").unlink()
+    report = build([STUDIES["theory"]], "demo", tmp_path)
+    assert len(report.studies[0].failures) == 5
+    assert html.write(report, tmp_path).is_file()

@@ -1,0 +1,315 @@
+"""Whole studies, made small: what is run, what is kept, what the figures and messages say."""
+
+import json
+import random
+import shutil
+import signal
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dynabound.cli import app
+from dynabound.lab.engines.base import record_failure
+from dynabound.lab.errors import LabError
+from dynabound.lab.report import html, summary
+from dynabound.lab.report.results import curves
+from dynabound.lab.spec import SCALES, TASKS
+from dynabound.lab.store import Store
+from dynabound.lab.studies import drive, plan, recipes
+from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import losses
+from dynabound.lab.studies.recipes import REFERENCE, STUDIES, WORKLOADS, choose
+from dynabound.lab.studies.search import GRIDS, search
+from dynabound.lab.studies.simulate import estimate_time
+from helpers import tiny_studies as cases
+from helpers import worker
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    return cases.make_tiny(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    """A folder with a finished tiny study of six methods, Adam at AdaBound's step size, and three seeds."""
+    out = tmp_path_factory.mktemp("done")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        study = cases.make_tiny(monkeypatch)
+        cases.complete([study], Store(out / "runs"), cases.InProcess())
+    return out
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_the_recipes_are_the_papers(scale):
+    count = {"learning-rates": 2, "mnist": 7, "cifar10": 14, "ptb": 12, "bound-speed": 10, "final-step-size": 18,
+             "rate-evolution": 1, "theory": 0}  # fmt: skip
+    assert {name: len(study.rows) for name, study in STUDIES.items()} == count
+    for study in STUDIES.values():
+        for row in study.rows:
+            spec = row.spec(scale)
+            assert spec.scale == scale
+            assert (spec.task in ("digits", "pydoc")) == (scale == "demo")
+    assert STUDIES["mnist"].seeds[scale] == 3
+
+
+def test_paper_scale_is_the_papers_setup():
+    mnist, resnet = STUDIES["mnist"].rows[4].spec("paper"), STUDIES["cifar10"].rows[-1].spec("paper")
+    assert (mnist.task, mnist.epochs, mnist.decay_after, mnist.optimizer) == ("mnist", 100, None, "adabound")
+    assert mnist.options == {"gamma": 1e-3}
+    assert (resnet.task, resnet.width, resnet.epochs, resnet.decay_after) == ("cifar10", 1.0, 200, 150)
+    assert (resnet.weight_decay, resnet.batch_size) == (5e-4, 128)
+    assert [row.spec("paper").layers for row in STUDIES["ptb"].rows[::4]] == [1, 2, 3]
+    speeds = {(row.spec("paper").options.get("final_lr", 0.1), row.spec("paper").options["gamma"])
+              for row in STUDIES["bound-speed"].rows}  # fmt: skip
+    assert speeds == {(a, g) for a in (1.0, 0.1) for g in (0.1, 0.02, 0.01, 0.002, 0.001)}
+    assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows if row.label != REFERENCE)
+
+
+def test_studies_share_the_runs_that_they_have_in_common():
+    names = {study: {row.spec("demo").name for row in STUDIES[study].rows} for study in STUDIES}
+    assert names["learning-rates"] <= names["cifar10"]
+    assert len(names["cifar10"] & names["bound-speed"]) == 1, "AdaBound with its defaults"
+    assert len(names["final-step-size"] & names["bound-speed"]) == 2
+
+
+def test_a_study_is_complete_and_never_run_again(tiny, done):
+    store = Store(done / "runs")
+    assert len(store.runs()) == 7 * 3
+    engine = cases.InProcess()
+    cases.complete([tiny], store, engine)
+    assert engine.ran == []
+    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", store))
+
+
+def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
+    shutil.copytree(done, tmp_path / "copy")
+    store = Store(tmp_path / "copy" / "runs")
+    before = cases.numbers(store)
+    (gone,) = [run for run in store.runs() if run.spec().optimizer == "amsgrad" and run.spec().seed == 1]
+    gone.remove()
+    engine = cases.InProcess()
+    cases.complete([tiny], store, engine)
+    assert [spec.name for spec in engine.ran] == [gone.name]
+    assert cases.numbers(store) == before
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, done, tmp_path):
+    killed, choose, exits = tmp_path / "killed", random.Random(0), []
+    for most in (10, 60, 100, 200, 300, 10**9):
+        after = choose.randint(1, most)
+        exits.append(worker.run(cases.reproduce_and_die, str(killed), after))
+    assert exits.count(-signal.SIGKILL) >= 3
+    assert exits[-1] == 0
+    shutil.copytree(done, tmp_path / "whole")
+    pages = []
+    for folder in (killed, tmp_path / "whole"):
+        cases.forget_seconds(Store(folder / "runs"))
+        path = html.write(summary.build([tiny], "demo", folder), folder)
+        figure = (folder / "demo" / "figures" / "mnist.png").read_bytes()
+        pages.append((path.read_text().replace(str(folder), "OUT"), figure))
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.slow
+def test_a_search_resumes_and_repeats_nothing(tiny, monkeypatch, tmp_path):
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    store = Store(tmp_path)
+    studies = [recipes.Study("mnist", "", "", tuple(row for row in tiny.rows if row.label in ("SGDM", "AdaBound")))]
+
+    class Interrupted(cases.InProcess):
+        def events(self):
+            del self.queue[2:]
+            yield from super().events()
+            raise KeyboardInterrupt
+
+    ran = []
+    for engine in (Interrupted(), Interrupted(), cases.InProcess()):
+        try:
+            cases.complete(studies, store, engine)
+        except KeyboardInterrupt:
+            continue
+        finally:
+            ran += [spec.name for spec in engine.ran]
+    assert len(ran) == len(set(ran)) == len(store.runs())
+    found = {curve.row.label: curve for curve in curves(studies[0], "demo", store)}
+    assert len(found["SGDM"].search.tried) >= len(GRIDS["sgdm"].lrs) + len(GRIDS["sgdm"].fine)
+    losses = {spec.name: loss for spec, loss in found["SGDM"].search.tried}
+    assert losses[found["SGDM"].spec.name] == min(losses.values())
+    assert [seed.state for curve in found.values() for seed in curve.seeds] == ["finished"] * 4
+    assert found["AdaBound"].search.tried == ()
+
+
+def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
+    """With idle workers the search is asked again after every run: what is still to be tried again is no result."""
+    row = next(row for row in tiny.rows if row.optimizer == "adagrad")
+    grid = [replace(row.spec("demo"), lr=lr) for lr in GRIDS["adagrad"].lrs]
+    store, engine = Store(tmp_path), cases.InProcess()
+    record_failure(store, grid[-1], "the disk was full")
+    engine.jobs = 100
+    drive.complete(plan.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
+    assert engine.ran[:5] == grid
+    assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
+    assert {run.status()["state"] for run in store.runs()} == {"finished"}
+
+
+def damage(run):
+    (run.folder / "metrics.jsonl").write_text("{")
+    for checkpoint in run.folder.glob("checkpoint-*"):
+        checkpoint.unlink()
+
+
+def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypatch, tmp_path):
+    row = next(row for row in tiny.rows if row.optimizer == "adagrad")
+    study = replace(tiny, rows=(row,), seeds={"demo": 1})
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    store = Store(tmp_path / "runs")
+    cases.complete([study], store, cases.InProcess())
+    before = cases.numbers(store)
+    (broken,) = [run for run in store.runs() if run.spec().lr == GRIDS["adagrad"].lrs[1]]
+    damage(broken)
+    assert losses(store)(broken.spec()) == float("inf")
+    assert losses(store, ())(broken.spec()) is None
+    assert html.write(summary.build([tiny], "demo", tmp_path), tmp_path).is_file()
+    assert estimate_time([study], "demo", store, [1], 1e12)["runs"] == 1
+    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", store)}
+    assert [name for name, state in states.items() if state != "finished"] == [broken.name]
+    engine = cases.InProcess()
+    cases.complete([study], store, engine)
+    assert [spec.name for spec in engine.ran] == [broken.name]
+    assert cases.numbers(store) == before
+
+
+def test_adabound_starts_like_adam_on_digits(tmp_path):
+    """At demo scale the bounds are still wide in the first epoch: AdaBound's loss is Adam's, and SGDM's is not."""
+    rows = {row.label: row for row in STUDIES["mnist"].rows}
+    first = {}
+    for label in (REFERENCE, "AdaBound", "SGDM"):
+        spec = replace(rows[label].spec("demo"), epochs=1)
+        first[label] = first_loss(spec, tmp_path)
+    assert abs(first["AdaBound"] - first[REFERENCE]) < 0.2 * abs(first["SGDM"] - first[REFERENCE])
+
+
+def first_loss(spec, folder):
+    assert [event.state for event in cases.execute(cases.InProcess(), [spec], Store(folder))] == ["started", "finished"]
+    return Store(folder).run(spec).metrics()[0]["train_loss"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["reproduce", "mnits"], "study='mnits': must be one of learning-rates, mnist"),
+        (["reproduce", "mnits"], "did you mean mnist?"),
+        (["reproduce", "--scale", "huge"], "scale='huge': must be one of demo, laptop, paper"),
+        (["report", "nothing"], "study='nothing'"),
+        (["report"], "new: has no runs; run: dynabound reproduce --out "),
+        (["tune", "digits", "--optimizer", "adma"], "optimizer='adma'"),
+    ],
+)
+def test_errors_are_one_line(arguments, expected, tmp_path):
+    result = run(*arguments, "--out", str(tmp_path / "new"))
+    assert result.exit_code == 1
+    assert expected in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_missing_data_is_an_error_before_anything_is_run(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("DYNABOUND_DATA", raising=False)
+    result = run("reproduce", "mnist", "ptb", "--scale", "laptop", "--out", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert "mnist, ptb: not found; run: dynabound data fetch mnist ptb, or give --data-dir DIR" in result.stderr
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("reproduce", "mnist", "--out", str(tmp_path / "file" / "out"))
+    assert result.exit_code == 1
+    assert "cannot be made" in result.stderr
+    assert "--out" in result.stderr
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("locked", [".", "runs", "theory"])
+def test_a_folder_that_cannot_be_written_is_an_error(locked):
+    with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
+        Path(out).chmod(0o777)
+        (Path(out) / locked).mkdir(exist_ok=True)
+        (Path(out) / locked).chmod(0o555)
+        assert worker.run(cases.check_as_nobody, out) == 3
+        assert not list((Path(out) / locked).iterdir())
+
+
+@pytest.mark.parametrize("name", ["runs", "theory"])
+def test_a_file_instead_of_a_folder_is_an_error(name, tmp_path):
+    (tmp_path / name).write_text("")
+    with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
+        drive.check([], tmp_path, None)
+
+
+@pytest.mark.processes
+def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
+    out = str(tmp_path / "out")
+    result = run("reproduce", "mnist", "--out", out, "--jobs", "2", "--json")
+    assert result.exit_code == 0, result.output
+    told = json.loads(result.stdout)
+    assert told["studies"][0]["runs"] == {"finished": 21}
+    assert (tmp_path / "out" / "demo" / "report.html").read_text().startswith("<!doctype html>")
+    page = (tmp_path / "out" / "demo" / "report.html").read_bytes()
+    again = run("report", "mnist", "--out", out)
+    assert "mnist" in again.stdout
+    assert "report.html" in again.stdout
+    assert (tmp_path / "out" / "demo" / "report.html").read_bytes() == page
+
+
+@pytest.mark.processes
+def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, tmp_path):
+    rows = [replace(row, optimizer="helpers.deadly:Raises") if row.label == "SGDM" else row for row in tiny.rows]
+    monkeypatch.setitem(STUDIES, "mnist", replace(tiny, rows=tuple(rows), seeds={"demo": 1}))
+    result = run("reproduce", "mnist", "--out", str(tmp_path), "--jobs", "2")
+    assert result.exit_code == 1
+    assert "1 runs failed" in result.stderr
+    assert "6 finished" in result.stdout
+    assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
+
+
+def test_theory_that_cannot_be_written_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
+        theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "during"),
+    [
+        (["reproduce", "theory"], (theorems, "play")),
+        (["reproduce", "mnist"], (html, "write")),
+        (["report", "mnist"], (html, "write")),
+    ],
+)
+def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done, tmp_path, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    shutil.copytree(done, tmp_path / "copy")
+    monkeypatch.setattr(*during, interrupt)
+    result = run(*arguments, "--out", str(tmp_path / "copy"))
+    assert result.exit_code == 130
+    assert "interrupted; run the same command again to resume" in result.stderr
+
+
+def test_every_workload_has_a_task_and_every_name_is_known():
+    assert {fields["task"] for scale in SCALES for fields in WORKLOADS[scale].values()} <= set(TASKS)
+    with pytest.raises(LabError, match="study='x'"):
+        choose(["x"], "demo")

@@ -1,0 +1,97 @@
+"""The floors of the house: a module imports only from floors below its own, and files and functions stay small."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import dynabound
+
+SOURCE = Path(dynabound.__file__).parent
+FLOORS = [
+    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html"},
+    {"bounds"},
+    {"optim"},
+    {"lens", "theory", "tuning"},
+    {"integrations", "optax", "keras"},
+    {"integrations", "optax", "keras"},
+    {"lab.errors"},
+    {"lab.distributed"},
+    {"lab.tasks"},
+    {"lab.spec"},
+    {"lab.describe"},
+    {"lab.checkpoints"},
+    {"lab.store"},
+    {"lab.training"},
+    {"lab.train"},
+    {"lab.engines"},
+    {"lab.studies"},
+    {"lab.report"},
+    {"bench"},
+    {"cli"},
+]
+"""From the lowest to the highest. Rooms on one floor do not import each other, but for the private modules."""
+LEVEL = {room: level for level, floor in enumerate(FLOORS) for room in floor}
+MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 350, 60, 12
+
+
+MODULES = [
+    (".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"), path)
+    for path in sorted(SOURCE.rglob("*.py"))
+]
+
+
+def room_of(module):
+    """The longest known room that a module is in; None for the package itself, which exports what it likes."""
+    parts = module.split(".")
+    return next((name for n in (2, 1) if (name := ".".join(parts[:n])) in LEVEL), None)
+
+
+def imports(tree):
+    """The dynabound modules that a module imports when it runs; not what only a type checker reads."""
+    guards = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    checking = {id(child) for guard in guards for child in ast.walk(guard)}
+    for node in ast.walk(tree):
+        if id(node) in checking:
+            continue
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "dynabound":
+            base = node.module.removeprefix("dynabound").removeprefix(".")
+            for alias in node.names:
+                yield f"{base}.{alias.name}".removeprefix(".")
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                if alias.name.startswith("dynabound."):
+                    yield alias.name.removeprefix("dynabound.")
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_imports_go_down(module, path):
+    room = room_of(module)
+    if room is None:
+        return
+    for imported in imports(ast.parse(path.read_text())):
+        other = room_of(imported)
+        if other is None or other == room:
+            continue
+        low = LEVEL[other] < LEVEL[room] or (LEVEL[other] == LEVEL[room] == 0)
+        assert low, f"{module} (floor {LEVEL[room]}: {room}) imports {imported} (floor {LEVEL[other]}: {other})"
+
+
+def test_every_room_has_a_floor():
+    unknown = {module for module, _ in MODULES if room_of(module) is None}
+    assert unknown <= {"", "__init__", "__main__", "lab"}, "give the new room a floor"
+
+
+@pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
+def test_files_and_functions_are_small(module, path):
+    text = path.read_text()
+    assert text.count("\n") <= MAX_LINES, "does it have two reasons to exist?"
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef):
+            body = node.end_lineno - node.lineno + 1
+            if ast.get_docstring(node):
+                body -= node.body[0].end_lineno - node.body[0].lineno + 1
+            assert body <= MAX_FUNCTION, f"{node.name}() has {body} lines"
+            parameters = len(node.args.args) + len(node.args.kwonlyargs)
+            optimizer = room_of(module) == "optim" or module in ("keras", "optax")
+            assert parameters <= MAX_PARAMETERS or optimizer, f"{node.name}() has {parameters} parameters"

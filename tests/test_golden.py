@@ -1,0 +1,109 @@
+"""What must not change between versions: names of runs, stored files, JSON keys, options of the command line.
+
+The files in ``golden/`` were written by version 0.1.0. They are never regenerated.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import typer.main
+
+from dynabound import AdaBound, cli, lens
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.train import train
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def load(name):
+    return json.loads((GOLDEN / name).read_text())
+
+
+RESUMED = load("resumed.json")
+
+
+@pytest.mark.parametrize("entry", load("run_names.json"), ids=lambda entry: entry["name"])
+def test_runs_keep_their_names(entry):
+    assert RunSpec.from_dict(entry["fields"]).name == entry["name"]
+
+
+@pytest.mark.parametrize("kind", ["plain", pytest.param("sharded", marks=pytest.mark.processes)])
+def test_stored_runs_resume(kind, tmp_path):
+    shutil.copytree(GOLDEN / kind, tmp_path / kind)
+    spec = RunSpec(**RESUMED[kind])
+    run = Store(tmp_path / kind).run(spec)
+    assert run.spec() == spec
+    assert run.status() == {"state": "stopped", "step": {"plain": 7, "sharded": 4}[kind]}
+    result = train(spec, Store(tmp_path / kind))
+    assert len(run.environment()) == 2, "the run was not resumed"
+    expected = RESUMED["metrics"][kind]
+    assert len(result.metrics) == len(expected)
+    for line, golden in zip(result.metrics, expected, strict=True):
+        assert golden.keys() <= line.keys()
+        for key in golden.keys() - {"rates"}:
+            # Another CPU or torch may round differently; two ranks reduce in another order than one.
+            assert line[key] == pytest.approx(golden[key], rel=1e-4, abs=1e-6), key
+
+
+def test_finished_runs_are_read(tmp_path):
+    shutil.copytree(GOLDEN / "plain", tmp_path / "plain")
+    run = Store(tmp_path / "plain").run(RunSpec(**RESUMED["finished"]))
+    assert run.status() == {"state": "finished", "epochs": 1, "step": 4}
+    assert [line["epoch"] for line in run.metrics()] == [1]
+    assert run.load_checkpoint()["step"] == 4
+
+
+def test_lens_files_load():
+    history = lens.load(GOLDEN / "lens.npz")
+    assert list(history.steps) == [1, 3, 5, 7, 8]
+    assert history.optimizer_name == "AdaBound"
+
+
+def test_optimizer_checkpoints_load():
+    state = torch.load(GOLDEN / "optimizer.pt", weights_only=True)["optimizer"]
+    params = [torch.nn.Parameter(torch.zeros(shape)) for shape in ((8, 6), (8,), (3, 8), (3,))]
+    optimizer = AdaBound(params)
+    optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0]["gamma"] == 0.1
+    assert optimizer.state[params[0]]["step"] == 8
+
+
+def options(command, path=()):
+    """From a command's name to the options that it takes."""
+    found = {" ".join(path): {option for param in command.params for option in (*param.opts, *param.secondary_opts)}}
+    if hasattr(command, "list_commands"):
+        with command.make_context("dynabound", [], resilient_parsing=True) as context:
+            for name in command.list_commands(context):
+                found |= options(command.resolve_command(context, [name])[1], (*path, name))
+    return found
+
+
+def test_commands_keep_their_options():
+    now = options(typer.main.get_command(cli.app))
+    for command, golden in load("options.json").items():
+        assert set(golden) <= now[command], command
+
+
+def has_keys(value, golden):
+    """Whether ``value`` has all keys of ``golden``, in nested objects and in every element of lists."""
+    if isinstance(golden, list):
+        return all(has_keys(item, golden[0]) for item in value)
+    return golden is None or (golden.keys() <= value.keys() and all(has_keys(value[k], v) for k, v in golden.items()))
+
+
+def output(*arguments):
+    return json.loads(subprocess.check_output([sys.executable, "-m", "dynabound", *arguments]))
+
+
+@pytest.mark.processes
+def test_json_output_keeps_its_keys():
+    keys = load("json_keys.json")
+    show = output("runs", "show", RunSpec(**RESUMED["plain"]).name, "--out", str(GOLDEN / "plain"), "--json")
+    assert has_keys(show, keys["runs show --json"])
+    assert has_keys(output("bench", "small", "--repetitions", "1", "--json"), keys["bench --json"])
