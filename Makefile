@@ -4,7 +4,9 @@ BIN := .venv/bin
 INPUTS := pyproject.toml setup.py constraints.txt src/dynabound/optim/_kernel.c
 FAST := not slow and not processes and not ray and not browser and not compile
 
-.PHONY: demo check test bench lint clean
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+
+.PHONY: demo check test bench lint sanitize clean
 
 demo: .venv/.lab
 	$(BIN)/dynabound reproduce --scale demo --out demo
@@ -24,6 +26,14 @@ lint: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The optimizers' tests with a kernel built for the address and undefined-behaviour sanitizers (Linux, GCC).
+sanitize: .venv/.dev
+	rm -rf .sanitize && mkdir .sanitize && cp -r src/dynabound .sanitize/ && rm -f .sanitize/dynabound/optim/*.so
+	CC=gcc CFLAGS="-g $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" DYNABOUND_REQUIRE_KERNEL=1 \
+	  $(BIN)/python setup.py -q build_ext --force --build-lib .sanitize --build-temp .sanitize/temp
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  PYTHONPATH=.sanitize $(BIN)/python -m pytest tests/optim -m "not processes and not compile"
+
 .venv/.lab: $(INPUTS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[lab]"
@@ -35,4 +45,4 @@ lint: .venv/.dev
 	touch $@ .venv/.lab
 
 clean:
-	rm -rf .venv .venv-* build dist demo src/dynabound.egg-info src/dynabound/optim/*.so
+	rm -rf .venv .venv-* .sanitize build dist demo src/dynabound.egg-info src/dynabound/optim/*.so

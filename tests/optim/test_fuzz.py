@@ -80,9 +80,8 @@ def set_gradients(params, kind, generator):
             else values[..., 0]
         )
         grad = grad.to(p.dtype)
-        if kind == "own":
-            grad = torch.empty_like(p).copy_(grad)
-        elif kind == "transposed" and p.dim() == 2:
+        grad = torch.empty_like(p).copy_(grad)
+        if kind == "transposed" and p.dim() == 2:
             grad = grad.t().contiguous().t()
         elif kind == "expanded" and p.numel():
             grad = grad.flatten()[0].expand(p.shape)
@@ -111,6 +110,10 @@ def check(views, shared, dtype, gradient, options, threads, level, seed):
     # writes, the order of three or more may then differ from the loop's, and with it the result.
     if gradient == "another parameter" or (shared and (options["weight_decay"] or options["box"])):
         views = views[:2]
+    # foreach, which takes what the kernel does not, reads all gradients before it changes a parameter.
+    if gradient == "another parameter":
+        views = [(shape, "contiguous", offset) for shape, _, offset in views]
+        options = {**options, "state_dtype": None}
     before, best = torch.get_num_threads(), _fused.LEVEL
     try:
         torch.set_num_threads(threads)
