@@ -12,12 +12,14 @@ FLOORS = [
     {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html"},
     {"bounds"},
     {"optim"},
-    {"lens", "theory"},
+    {"lens", "theory", "tuning"},
+    {"integrations"},
     {"integrations"},
     {"lab.errors"},
     {"lab.distributed"},
     {"lab.tasks"},
-    {"lab.spec", "lab.describe"},
+    {"lab.spec"},
+    {"lab.describe"},
     {"lab.checkpoints"},
     {"lab.store"},
     {"lab.training"},
@@ -25,7 +27,8 @@ FLOORS = [
     {"lab.engines"},
     {"lab.studies"},
     {"lab.report"},
-    {"bench", "cli"},
+    {"bench"},
+    {"cli"},
 ]
 """From the lowest to the highest. Rooms on one floor do not import each other, but for the private modules."""
 LEVEL = {room: level for level, floor in enumerate(FLOORS) for room in floor}

@@ -12,10 +12,11 @@ from typing import Any
 from dynabound.lab.report import figures
 from dynabound.lab.report.claims import CLAIMS, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Evidence, Panels, overall
 from dynabound.lab.report.learning_rates import rate_evolution, sample_rates
-from dynabound.lab.report.results import Curve, Seed, curves
+from dynabound.lab.report.results import Curve, curves
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import Seed
 from dynabound.lab.studies.recipes import FIXED, REFERENCE, Study
 
 __all__ = ["Failure", "MethodRow", "MethodTable", "Report", "StudyReport", "build"]
