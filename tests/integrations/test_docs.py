@@ -47,14 +47,10 @@ def run(section):
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=[section.partition("\n")[0] for section in SECTIONS])
-def test_the_examples_run(section):
-    try:
-        namespace = run(section)
-    finally:
-        if section.startswith("Ray"):
-            import ray
-
-            ray.shutdown()
+def test_the_examples_run(section, request):
+    if section.startswith("Ray"):
+        request.getfixturevalue("local_ray")
+    namespace = run(section)
     for file in FILES.get(section.partition("\n")[0], []):
         assert os.path.exists(file), file
     lens = namespace.get("lens")

@@ -64,25 +64,20 @@ def trainable(config):
             raise RuntimeError("interrupted")
 
 
-def test_a_ray_tune_trial_is_resumed_bit_for_bit(tmp_path, monkeypatch):
-    ray = pytest.importorskip("ray")
-    tune = pytest.importorskip("ray.tune")
-    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
-    ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": paths}})
-    try:
-        mark = str(tmp_path / "failed")
-        tuner = tune.Tuner(
-            trainable,
-            param_space={"fails": tune.grid_search(["", mark])},
-            run_config=tune.RunConfig(name="adabound", storage_path=str(tmp_path / "ray"), verbose=0),
-        )
-        assert len(tuner.fit().errors) == 1
-        restored = tune.Tuner.restore(str(tmp_path / "ray" / "adabound"), trainable, resume_errored=True)
-        results = restored.fit()
-        assert not results.errors
-        whole, resumed = sorted(results, key=lambda result: result.config["fails"])
-        assert resumed.metrics["epoch"] == whole.metrics["epoch"] == 4
-        assert resumed.metrics["total"] == whole.metrics["total"]
-        assert os.path.exists(mark)
-    finally:
-        ray.shutdown()
+def test_a_ray_tune_trial_is_resumed_bit_for_bit(tmp_path, local_ray):
+    from ray import tune
+
+    mark = str(tmp_path / "failed")
+    tuner = tune.Tuner(
+        trainable,
+        param_space={"fails": tune.grid_search(["", mark])},
+        run_config=tune.RunConfig(name="adabound", storage_path=str(tmp_path / "ray"), verbose=0),
+    )
+    assert len(tuner.fit().errors) == 1
+    restored = tune.Tuner.restore(str(tmp_path / "ray" / "adabound"), trainable, resume_errored=True)
+    results = restored.fit()
+    assert not results.errors
+    whole, resumed = sorted(results, key=lambda result: result.config["fails"])
+    assert resumed.metrics["epoch"] == whole.metrics["epoch"] == 4
+    assert resumed.metrics["total"] == whole.metrics["total"]
+    assert os.path.exists(mark)
