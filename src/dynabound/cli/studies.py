@@ -108,7 +108,7 @@ def reproduce(
             _dry_run(plans.plan(chosen, scale, store), unplayed, scale, as_json)
             return
         specs = [row.spec(scale) for study in chosen for row in study.rows]
-        drive.check(specs if engine == "local" else (), out, data_dir)  # a node fetches what it does not find
+        _check(specs, engine, out, data_dir, device)
         failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
         if any(not study.rows for study in chosen):
             _play_theory(out / "theory", as_json)
@@ -153,6 +153,11 @@ def _engine(
     if cpus < ranks or (cuda and 1 < ranks > gpus):
         raise LabError(f"--ranks-per-run {ranks}: every rank needs a CPU, and on cuda a GPU; ask for {ranks} per run")
     return RayEngine(address, cpus=cpus, gpus=gpus, ranks=ranks, data_dir=data_dir, device=device, modules=modules)
+
+
+def _check(specs: Sequence[RunSpec], engine: str, out: Path, data_dir: Path | None, device: str) -> None:
+    local = engine == "local"  # a node of a cluster downloads what it does not find, and has a device of its own
+    drive.check(specs if local else (), out, data_dir, device if local else "cpu")
 
 
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
@@ -320,7 +325,7 @@ def tune(
         store = Store(out / "runs")
         modules = [spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer]
         place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device, modules)
-        drive.check(specs if engine == "local" else (), out, data_dir)
+        _check(specs, engine, out, data_dir, device)
         failed = _run(plans.tuning(specs, seeds), store, place, as_json)
         found = {spec.optimizer: search(spec, losses(store)) for spec in specs}
         if as_json:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from dynabound.lab import distributed
 from dynabound.lab.engines.base import Engine, Event
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
@@ -53,8 +54,9 @@ def complete(
                     submit_more()
 
 
-def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
-    """Raise LabError, before anything is run, if a folder cannot be written or a data set is missing."""
+def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None, device: str = "cpu") -> None:
+    """Raise LabError, before anything is run, if a folder, a data set or the device cannot be used."""
+    distributed.local_device(device)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
