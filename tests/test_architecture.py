@@ -9,10 +9,12 @@ import dynabound
 
 SOURCE = Path(dynabound.__file__).parent
 FLOORS = [
-    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing"},
+    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html"},
     {"bounds"},
     {"optim"},
-    {"lens", "theory"},
+    {"lens", "theory", "tuning"},
+    {"integrations"},
+    {"integrations"},
     {"lab.errors"},
     {"lab.distributed"},
     {"lab.tasks"},

@@ -77,8 +77,10 @@ def test_optimizer_checkpoints_load():
 def options(command, path=()):
     """From a command's name to the options that it takes."""
     found = {" ".join(path): {option for param in command.params for option in (*param.opts, *param.secondary_opts)}}
-    for name, child in getattr(command, "commands", {}).items():
-        found |= options(child, (*path, name))
+    if hasattr(command, "list_commands"):
+        with command.make_context("dynabound", [], resilient_parsing=True) as context:
+            for name in command.list_commands(context):
+                found |= options(command.resolve_command(context, [name])[1], (*path, name))
     return found
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -22,6 +23,8 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "weight_decay": (lambda x: 0 <= x < math.inf, _FINITE),
 }
 _FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The tensor types whose memory can be inspected; subclasses may have none of their own."""
 _STATE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
 
 
@@ -83,18 +86,82 @@ def check_params(group: dict[str, Any]) -> None:
     if not group["fused"]:
         return
     if not _fused.AVAILABLE:
-        raise RuntimeError(
-            "fused=True: there is no C kernel; it needs torch >= 2.10, and a C compiler at installation: "
-            "pip install --force-reinstall --no-deps --no-binary dynabound dynabound, or leave fused=None"
-        )
+        raise RuntimeError(f"fused=True: there is no C kernel: {_fused.MISSING}; or leave fused=None")
     for index, param in enumerate(group["params"]):
-        plain = type(param) in (Tensor, torch.nn.Parameter)
-        if not (param.is_cpu and plain and param.dtype.to_real() in _fused.DTYPES):
+        if not (param.is_cpu and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
                 f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
                 "kernel supports plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
                 "leave fused=None"
             )
+
+
+def check_tensors(group: Mapping[str, Any], param: Tensor, grad: Tensor, *moments: Tensor) -> None:
+    """Raise if a step cannot update ``param`` in place, before it updates anything."""
+    problem = _problem(param, grad, moments)
+    if not (problem or group["differentiable"] or torch.compiler.is_compiling()):
+        problem = _memory_problem(param, grad, moments)
+    if problem:
+        params = group.get("params", ())
+        names = group.get("param_names", range(len(params)))
+        name = next((repr(n) for n, other in zip(names, params, strict=True) if other is param), "?")
+        raise RuntimeError(
+            f"dynabound's {'AMSBound' if group['amsbound'] else 'AdaBound'}: parameter {name} "
+            f"(shape {tuple(param.shape)}, {param.device}) {problem}; nothing was updated"
+        )
+
+
+def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if grad.layout is not torch.strided:
+        return (
+            f"has a sparse gradient ({grad.layout}), must be dense: use sparse=False in the embedding, "
+            "or torch.optim.SparseAdam for this parameter"
+        )
+    if grad.shape != param.shape or grad.device != param.device:
+        return f"has a gradient of shape {tuple(grad.shape)} on {grad.device}: shape and device must be the parameter's"
+    for moment in moments:
+        if moment.shape != param.shape:
+            return (
+                f"has moments of shape {tuple(moment.shape)}: the parameter's shape has changed; "
+                "construct a new optimizer"
+            )
+    if not (param.is_floating_point() or param.is_complex()):
+        return f"has dtype {param.dtype}, must be floating-point or complex: set its gradient to None"
+    return None
+
+
+def _memory_problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if type(param) in PLAIN and torch._debug_has_internal_overlap(param) == 1:
+        return "is an expanded tensor, whose elements share memory: use clone()"
+    for name, tensor in (("it", param), ("its gradient", grad), *[("a moment of it", moment) for moment in moments]):
+        inspectable = type(tensor) in PLAIN and not (tensor.is_meta or tensor._is_zerotensor())
+        if inspectable and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+            return f"cannot be updated, because the storage of {name} was resized to 0"
+    return None
+
+
+def warn_about_schedules(param_groups: list[dict[str, Any]]) -> bool:
+    """Warn if a scheduler that sets its own rates raises lr above base_lr, because the bounds scale with lr.
+
+    OneCycleLR stores its highest rate in the group as max_lr, SWALR as swa_lr; CyclicLR overwrites initial_lr.
+    """
+    for group in param_groups:
+        base_lr, final_lr = group["base_lr"], group["final_lr"]
+        rates = [float(group[name]) for name in ("max_lr", "swa_lr") if name in group]
+        if not rates and math.isclose(group.get("initial_lr", base_lr), base_lr, rel_tol=1e-6):
+            continue
+        if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu:  # reading it elsewhere would wait for the device
+            rates.append(float(group["lr"]))
+        peak = max(rates, default=0.0)
+        if base_lr and peak > base_lr * (1 + 1e-6):
+            warnings.warn(
+                f"the scheduler raises lr to {peak:g}, {peak / base_lr:g} times the constructor's lr={base_lr:g}, "
+                f"and the bounds scale with it: final_lr={final_lr:g} becomes {final_lr * peak / base_lr:g}. "
+                "Construct the optimizer with lr = the scheduler's highest rate: final_lr then applies at that rate",
+                stacklevel=5,  # the caller of step(), which torch's profiler hook and the scheduler wrap
+            )
+            return True
+    return False
 
 
 def _check_backends(group: dict[str, Any]) -> None:

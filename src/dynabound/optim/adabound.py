@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
@@ -15,8 +16,9 @@ from typing_extensions import Unpack
 from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict
 from dynabound.optim._dispatch import BackendCall, Lists, dispatch
-from dynabound.optim._state import is_probe, new_state, state_dtype, step_device
-from dynabound.optim._validate import Options, check_params, normalize
+from dynabound.optim._scalars import CurrentBounds, current_bounds
+from dynabound.optim._state import is_probe, new_state
+from dynabound.optim._validate import Options, check_params, normalize, warn_about_schedules
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
@@ -70,6 +72,8 @@ class AdaBound(Optimizer):
     References:
         Luo, Xiong, Liu, Sun: Adaptive Gradient Methods with Dynamic Bound of Learning Rate, ICLR 2019.
     """
+
+    _warned = False
 
     def __init__(
         self,
@@ -138,6 +142,21 @@ class AdaBound(Optimizer):
         lr = checked["lr"]
         param_group["base_lr"] = lr.detach().item() if isinstance(lr, Tensor) else lr
 
+    def bounds_now(self) -> list[CurrentBounds]:
+        """The bounds of every param group's next step, with the rates they derive from, and how close to SGD they are.
+
+        >>> import torch
+        >>> from dynabound import AdaBound
+        >>> optimizer = AdaBound([torch.zeros(1)], lr=1e-3, final_lr=0.1, gamma=1.0)
+        >>> optimizer.bounds_now()
+        [CurrentBounds(step=1, lower=0.05, upper=0.2, lr=0.001, base_lr=0.001, final_lr=0.1, sgd_share=0.5)]
+        """
+
+        def next_step(group: dict[str, Any]) -> int:
+            return 1 + max([int(self.state[p].get("step", 0)) for p in group["params"] if p in self.state], default=0)
+
+        return [current_bounds(group, next_step(group)) for group in self.param_groups]
+
     def state_dict(self) -> dict[str, Any]:
         """The state as primitives and tensors; a callable ``bounds`` is saved as None."""
         state_dict = super().state_dict()
@@ -154,22 +173,21 @@ class AdaBound(Optimizer):
         the parameter's dtype. The update rule is the checkpoint's, including ``amsbound`` and the kind of weight decay;
         ``foreach``, ``fused``, ``capturable`` and ``differentiable`` stay as constructed.
         """
-        entries: dict[Tensor, dict[str, Any]] = {}
+        restored: dict[Tensor, dict[str, Any]] = {}
 
         def translate(_: Optimizer, foreign: dict[str, Any]) -> dict[str, Any]:
             ours = _state_dict.translate(foreign, self.param_groups)
-            entries.update(_state_dict.match(ours, self.param_groups))
+            restored.update(_state_dict.restore(ours, self.param_groups))  # any error is raised before the first write
             return ours
 
-        def restore(_: Optimizer) -> None:
-            for group in self.param_groups:
-                for param in entries.keys() & set(group["params"]):
-                    dtype, device = state_dtype(group, param), step_device(group, param)
-                    self.state[param] = _state_dict.restore(entries[param], param, dtype, device)
+        def assign(_: Optimizer) -> None:
+            for param, entry in restored.items():
+                others = {name: value for name, value in self.state[param].items() if name not in entry}
+                self.state[param] = {**entry, **copy.deepcopy(others)}
 
         with (
             self.register_load_state_dict_pre_hook(translate),
-            self.register_load_state_dict_post_hook(restore, prepend=True),
+            self.register_load_state_dict_post_hook(assign, prepend=True),
         ):
             super().load_state_dict(state_dict)
 
@@ -190,7 +208,7 @@ class AdaBound(Optimizer):
             if grad is None:
                 continue
             state = self.state[param]
-            if not state:
+            if "step" not in state:
                 state.update(new_state(group, param))
             params.append(param)
             grads.append(grad)
@@ -219,7 +237,10 @@ class AdaBound(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        first = not torch.compiler.is_compiling() and not self.state
+        eager = not torch.compiler.is_compiling()
+        if eager and not self._warned:
+            self._warned = warn_about_schedules(self.param_groups)
+        first = eager and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             calls: list[BackendCall] = []
             rescan = any([callable(group["bounds"]) for group in self.param_groups])

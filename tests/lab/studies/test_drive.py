@@ -315,7 +315,7 @@ def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done
     monkeypatch.setattr(*during, interrupt)
     result = run(*arguments, "--out", str(tmp_path / "copy"))
     assert result.exit_code == 130
-    assert "interrupted; the same command goes on from here" in result.stderr
+    assert "interrupted; run the same command again to resume" in result.stderr
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():
