@@ -122,6 +122,8 @@ class Certificate:
     """M = sup_t t/η_l(t) − (t−1)/η_u(t−1); infinite where no such constant exists."""
     checked_until: float
     """The last step looked at: infinite for the built-in families, whose answer is exact."""
+    largest_upper: float
+    """R∞, the largest η_u(t)."""
 
     @property
     def meets_theorem_4(self) -> bool:
@@ -130,8 +132,23 @@ class Certificate:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the corrected regret guarantee, which is O(M·√T), holds with a finite M."""
-        return self.lower_positive and math.isfinite(self.m)
+        """Whether the corrected regret guarantee, which is O((M + R∞)·√T), holds: M and R∞ are finite.
+
+        It is about convex losses on a bounded set, the step size α/√t (``sqrt_decay=True``) and a β₁ₜ that decays
+        (``beta1_decay``), not about a constant step.
+        """
+        return self.lower_positive and math.isfinite(self.m) and math.isfinite(self.largest_upper)
+
+    def useful_from(self, diameter: float = 2.0, gradient_bound: float = 1.0) -> float:
+        """The T from which the guarantee is surely better than the trivial R_T ≤ D·G·T, in one dimension with β₁ = 0.
+
+        There it is at most (D²M + 2R∞G²)·√T, so that T = (DM/G + 2R∞G/D)² is enough.
+
+        >>> f"{certificate('harmonic', gamma=1e-3, final_lr=0.1).useful_from():.2g}"
+        '1.6e+09'
+        """
+        ratio = diameter / gradient_bound
+        return (ratio * self.m + 2 * self.largest_upper / ratio) ** 2 if self.guaranteed else math.inf
 
 
 def certificate(
@@ -142,10 +159,10 @@ def certificate(
     The paper's Theorem 4 asks that η_l is positive and never decreases, that η_u never increases, and that both
     converge to the same rate. That is not enough: its proof needs 1/η_t to never decrease, which does not follow.
     The guarantee that does hold (Savarese 2019, Theorem 3) needs a constant M with
-    t/η_l(t) − (t−1)/η_u(t−1) ≤ M for every t, and gives a regret of O(M·√T).
+    t/η_l(t) − (t−1)/η_u(t−1) ≤ M for every t and a finite R∞ = max η_u(t), and gives a regret of O((M + R∞)·√T).
 
     For the built-in families the answer is exact and covers every t; a callable is examined at t = 1 … ``steps``
-    and ``limits_agree`` then asks that the bounds are within 1% of each other at the end.
+    and ``limits_agree`` then asks that the bounds are finite and within 1% of each other at the end.
 
     >>> certificate("harmonic", gamma=0.5, final_lr=1.0).m       # 1 + 2/γ
     5.0
@@ -160,12 +177,22 @@ def certificate(
     if callable(bounds):
         return _examine(bounds, final_lr, steps)
     if isinstance(bounds, str):
-        m, positive, agree = _FAMILY_M[bounds](gamma), True, True
-    else:
-        _, lower, upper = bounds
-        positive, agree = lower > 0, lower == upper
-        m = 1 / lower if positive and agree else math.inf
-    return Certificate(positive, True, True, agree, m / final_lr, math.inf)
+        if not math.isfinite(final_lr * (1 + 2 / gamma) + (1 + 2 / gamma) / final_lr):
+            message = f"gamma={gamma!r}, final_lr={final_lr!r}: the bounds overflow"
+            raise ValueError(f"{message}; choose a larger gamma, or a final_lr nearer to 1")
+        return Certificate(
+            True,
+            True,
+            True,
+            True,
+            _FAMILY_M[bounds](gamma) / final_lr,
+            math.inf,
+            final_lr * evaluate(bounds, gamma, 1)[1],
+        )
+    _, lower, upper = bounds
+    positive, agree = lower > 0, lower == upper
+    m = 1 / lower if positive and agree else math.inf
+    return Certificate(positive, True, True, agree, m / final_lr, math.inf, final_lr * upper)
 
 
 def _gap(bounds: Bounds, gamma: float, t: int) -> float:
@@ -205,13 +232,14 @@ def _examine(bounds: BoundFunction, final_lr: float, steps: int) -> Certificate:
     if steps < 1:
         raise ValueError(f"steps={steps!r}: must be >= 1")
     positive = rises = falls = True
-    m, before, before_last = 0.0, 0.0, (0.0, math.inf)
+    m, largest, before, before_last = 0.0, 0.0, 0.0, (0.0, math.inf)
     for t in range(1, steps + 1):
         lower, upper = evaluate(bounds, 1.0, t)
         positive &= lower > 0
         rises &= lower >= before_last[0]
         falls &= upper <= before_last[1]
         m = max(m, t / lower - before if lower > 0 else math.inf)
+        largest = max(largest, upper)
         before, before_last = t / upper if upper > 0 else math.inf, (lower, upper)
-    agree = before_last[1] - before_last[0] <= 0.01 * before_last[1]
-    return Certificate(positive, rises, falls, agree, m / final_lr, steps)
+    agree = math.isfinite(before_last[1]) and before_last[1] - before_last[0] <= 0.01 * before_last[1]
+    return Certificate(positive, rises, falls, agree, m / final_lr, steps, final_lr * largest)

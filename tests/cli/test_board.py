@@ -5,7 +5,7 @@ import io
 from rich.console import Console
 
 from dynabound.cli.board import Board, board
-from dynabound.lab.engines.local import Event
+from dynabound.lab.engines.base import Event
 from dynabound.lab.train import Progress
 from helpers import tiny_studies as cases
 

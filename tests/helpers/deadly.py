@@ -1,4 +1,4 @@
-"""Optimizers that go wrong, to be named in a spec as ``helpers.deadly:Class``."""
+"""Optimizers that fail, for specs that name them as ``helpers.deadly:Class``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class DiesOnce(torch.optim.SGD):
-    """Kills its process at the first step of all, and leaves a mark so as not to do so again."""
+    """Kills its process at the very first step, and leaves a mark so that it happens once."""
 
     def __init__(self, params, lr: float, mark: str) -> None:
         super().__init__(params, lr)

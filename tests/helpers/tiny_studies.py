@@ -1,4 +1,4 @@
-"""Studies small enough to be run in tests, an engine without processes, and what holds of both engines."""
+"""Studies small enough for tests, an engine without processes, and checks that hold for every engine."""
 
 from __future__ import annotations
 
@@ -6,30 +6,42 @@ import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
-from dynabound.lab.engines.local import Event, LocalEngine, record_failure
+from dynabound.lab.engines.base import Event, record_failure
+from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.studies import drive as reproduce
-from dynabound.lab.studies import recipes
+from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies.recipes import Study
 from dynabound.lab.train import train
 
 TINY = dict(task="digits", hidden=4, epochs=3, examples=64, batch_size=32)
 
 
+def execute(engine, specs, store: Store):
+    """Submit runs and yield their events."""
+    engine.submit(specs, store)
+    yield from engine.events()
+
+
 class InProcess:
-    """An engine that runs one run after the other, here."""
+    """An engine that trains one run after the other in this process."""
 
     jobs = 1
 
     def __init__(self) -> None:
         self.ran: list[RunSpec] = []
+        self.queue: list[tuple[RunSpec, Store]] = []
 
-    def run(self, specs, store):
-        for spec in specs:
+    def submit(self, specs, store):
+        self.queue += [(spec, store) for spec in specs]
+
+    def events(self):
+        while self.queue:
+            spec, store = self.queue.pop(0)
             self.ran.append(spec)
             yield Event(spec.name, "started")
             try:
@@ -40,12 +52,12 @@ class InProcess:
 
 
 def complete(studies: list[Study], store: Store, engine, listen=lambda event: None) -> None:
-    source = lambda loss: reproduce.wanted(studies, "demo", store, loss)  # noqa: E731
-    reproduce.complete(source, store, engine, lambda specs: None, listen)
+    source = lambda loss: plan.wanted(studies, "demo", store, loss)  # noqa: E731
+    drive.complete(source, store, engine, lambda specs: None, listen)
 
 
 def numbers(store: Store) -> dict:
-    """All metrics in the store, but for how long they took."""
+    """All metrics in the store, without their times."""
     return {
         run.name: [{k: v for k, v in line.items() if k != "seconds"} for line in run.metrics()] for run in store.runs()
     }
@@ -63,26 +75,32 @@ def specs(count: int, **fields) -> list[RunSpec]:
 
 
 def assert_added_runs_are_run(engine, store: Store) -> None:
-    """Runs that are appended to the list which an engine was given are its runs, too."""
-    given, later, ended = specs(2), specs(5)[2:], []
-    for event in engine.run(given, store):
+    """Runs that are submitted while the events of others are read are executed too."""
+    later, ended = specs(5)[2:], []
+    for event in execute(engine, specs(2), store):
         if event.state == "finished":
             ended.append(event.run)
-            given += later
+            engine.submit(later, store)
             later = []
     assert sorted(ended) == sorted(spec.name for spec in specs(5))
 
 
+def hide_marker(monkeypatch) -> None:
+    """Make Ray tasks believe that they do not see the driver's store: they look for a marker that is not there."""
+    missing = lambda root, prefix: nullcontext(root / ".seen-by-none")  # noqa: E731
+    monkeypatch.setattr("dynabound.lab.engines.ray_driver.locked_temporary_folder", missing)
+
+
 def run_and_die(root: str, after: int) -> None:
-    """Run six runs in two processes, and be killed at the ``after``-th event."""
+    """Execute six runs in two processes; kill this process at the ``after``-th event."""
     with LocalEngine(jobs=2) as engine:
-        for number, _ in enumerate(engine.run(specs(6), Store(root)), start=1):
+        for number, _ in enumerate(execute(engine, specs(6), Store(root)), start=1):
             if number == after:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
 def reproduce_and_die(out: str, after: int) -> None:
-    """``dynabound reproduce`` of a tiny study, killed at its ``after``-th touch of a file in its folder."""
+    """``dynabound reproduce`` of a tiny study, killed at its ``after``-th access to a file in ``out``."""
     from dynabound import cli
 
     recipes.WORKLOADS["demo"]["perceptron"] = TINY
@@ -103,13 +121,13 @@ def check_as_nobody(out: str) -> None:
     if os.getuid() == 0:
         os.setuid(65534)
     try:
-        reproduce.check([], Path(out), None)
+        drive.check([], Path(out), None)
     except LabError as error:
         sys.exit(3 if "cannot be written" in str(error) and "--out" in str(error) else 4)
 
 
 def forget_seconds(store: Store) -> None:
-    """Make every epoch of every run take one second: what the clock said is all that may differ."""
+    """Set the time of every epoch to one second: it is the only thing that may differ."""
     for run in store.runs():
         path: Path = run.folder / "metrics.jsonl"
         lines = [{**json.loads(line), "seconds": 1.0} for line in path.read_text().splitlines()]

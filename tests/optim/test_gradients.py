@@ -162,6 +162,66 @@ def test_a_parameter_whose_shape_changed_raises_before_any_update(backend):
     assert [int(optimizer.state[p]["step"]) for p in params] == [1, 1]
 
 
+def emptied(tensor):
+    tensor.untyped_storage().resize_(0)
+
+
+def cannot_be_updated():
+    """(parameter, its gradient, what to do after the first gradient is set, message)."""
+    table = torch.ones(40)
+    return {
+        "expanded": (torch.ones(()).expand(4), lambda p: None, "expanded tensor"),
+        "integer": (torch.ones(4, dtype=torch.int64), lambda p: None, "has dtype torch.int64, must be floating-point"),
+        "emptied parameter": (torch.ones(4), emptied, "the storage of it was resized to 0"),
+        "emptied gradient": (torch.ones(4), lambda p: emptied(p.grad), "the storage of its gradient was resized to 0"),
+        "view into an emptied storage": (table[9:30], emptied, "the storage of it was resized to 0"),
+        "emptied complex": (torch.ones(4, dtype=torch.complex64), emptied, "the storage of it was resized to 0"),
+    }
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+@pytest.mark.parametrize("case", cannot_be_updated())
+def test_memory_that_cannot_be_updated_raises_before_any_update(case, backend):
+    data, change, message = cannot_be_updated()[case]
+    first, second = nn.Parameter(torch.ones(3)), nn.Parameter(data, requires_grad=False)
+    if case == "integer" and backend.get("fused"):
+        pytest.skip("the constructor raises")
+    optimizer = AdaBound([first, second], **backend)
+    first.grad, second.grad = torch.ones_like(first), torch.ones_like(second).contiguous()
+    change(second)
+    with pytest.raises(RuntimeError, match=f"parameter 1 .*{message}.*; nothing was updated"):
+        optimizer.step()
+    assert torch.equal(first, torch.ones(3))
+    assert all(state["step"] == 0 for state in optimizer.state.values())
+
+
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+def test_an_emptied_moment_raises_before_any_update(backend):
+    params = [nn.Parameter(torch.ones(3)) for _ in range(2)]
+    optimizer = AMSBound(params, **backend)
+    for p in params:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    before = params[0].detach().clone()
+    emptied(optimizer.state[params[1]]["max_exp_avg_sq"])
+    with pytest.raises(RuntimeError, match=r"parameter 1 .*the storage of a moment of it was resized to 0"):
+        optimizer.step()
+    assert torch.equal(params[0], before)
+
+
+def test_foreach_loses_no_update_of_16_bit_parameters_that_share_memory():
+    """It computes on float32 copies, which must not overwrite each other's results."""
+    results = []
+    for backend in (dict(foreach=True), dict(fused=False)):
+        memory = torch.linspace(-1, 1, 60, dtype=torch.bfloat16)
+        params = [nn.Parameter(part) for part in (memory, memory[20:], memory[:40])]
+        for p in params:
+            p.grad = torch.ones_like(p)
+        AdaBound(params, lr=0.1, **backend).step()
+        results.append(memory)
+    assert torch.equal(*results)
+
+
 def test_errors_name_complex_parameters_too():
     p = nn.Parameter(torch.ones(3, dtype=torch.complex64))
     optimizer = AdaBound([("phase", p)])

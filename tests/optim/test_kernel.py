@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from dynabound import AdaBound
+from dynabound import AdaBound, AdaBoundW
 from dynabound.optim import _fused
+from helpers.cases import TOLERANCES
 
 pytestmark = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
 
@@ -157,3 +158,77 @@ def test_choosing_entries_copies_each_of_them_once():
     chosen = _fused.choose(entries, indices)
     assert chosen == b"".join(bytes(entries)[i * size : (i + 1) * size] for i in indices)
     assert CountingBytes.copied == len(chosen)
+
+
+@pytest.fixture
+def two_threads():
+    before = torch.get_num_threads()
+    yield torch.set_num_threads(2)
+    torch.set_num_threads(before)
+
+
+SHARED = {
+    "same memory": lambda x: (x, x[:]),
+    "overlapping slices": lambda x: (x[x.numel() // 4 :], x[: x.numel() // 2]),
+    "one inside the other": lambda x: (x, x[:7]),
+}
+
+
+@pytest.mark.parametrize("view", SHARED.values(), ids=SHARED)
+def test_parameters_that_share_memory_are_updated_one_after_the_other(view, two_threads):
+    """Otherwise two threads lose updates of each other, or make them in the wrong order."""
+    torch.manual_seed(0)
+    start = torch.randn(400_000)
+    for _ in range(5):
+        results = []
+        grads = [torch.randn_like(part) for part in view(start)]
+        for backend in (dict(fused=True), dict(fused=False)):
+            memory = start.clone()
+            params = [nn.Parameter(part) for part in view(memory)]
+            for p, grad in zip(params, grads, strict=True):
+                p.grad = grad
+            # The decay halves the parameter at each update: then the order of the updates matters.
+            AdaBoundW(params, lr=0.5, weight_decay=1.0, **backend).step()
+            results.append(memory)
+        torch.testing.assert_close(*results, **TOLERANCES[torch.float32])
+
+
+def test_a_gradient_that_is_another_parameter_is_read_before_that_changes(two_threads):
+    """The loop updates the parameters in order, and so does the kernel where they share memory."""
+    torch.manual_seed(0)
+    start = torch.randn(400_000)
+    for _ in range(5):
+        results = []
+        for backend in (dict(fused=True), dict(fused=False)):
+            first, second = nn.Parameter(start.clone()), nn.Parameter(start.clone())
+            first.grad, second.grad = second.data, torch.ones_like(second)
+            AdaBound([first, second], lr=0.1, **backend).step()
+            results.append(torch.stack([first.detach(), second.detach()]))
+        torch.testing.assert_close(*results, **TOLERANCES[torch.float32])
+
+
+def test_a_gradient_that_overlaps_its_own_parameter():
+    """Vectorised code must not read what it has written."""
+    memory = [torch.linspace(-1, 1, 1001) for _ in range(2)]
+    for values, backend in zip(memory, (dict(fused=True), dict(fused=False)), strict=True):
+        p = nn.Parameter(values[1:])
+        p.grad = values[:-1]
+        AdaBound([p], lr=0.1, **backend).step()
+    torch.testing.assert_close(*memory, **TOLERANCES[torch.float32])
+
+
+def test_disjoint_tensors_in_any_order(two_threads):
+    """Memory in random order is sorted, and found disjoint: same bits as one after the other."""
+    torch.manual_seed(0)
+    memory = torch.randn(300 * 200)
+    order = torch.randperm(300).tolist()
+    results = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        params = [nn.Parameter(part) for part in memory.clone().split(200)]
+        params = [params[i] for i in order]
+        for index, p in enumerate(params):
+            p.grad = torch.full_like(p, index + 1.0)
+        AdaBound(params).step()
+        results.append(torch.cat([p.detach() for p in params]))
+    assert torch.equal(*results)

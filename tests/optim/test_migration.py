@@ -98,6 +98,16 @@ def test_rejects_the_checkpoints_of_other_optimizers(name):
         AdaBound(model.parameters()).load_state_dict(theirs.state_dict())
 
 
+def test_rejects_unknown_state_in_the_checkpoints_of_others():
+    model = network()
+    adam = torch.optim.Adam(model.parameters())
+    train(model, adam, 1, seed=1)
+    state = adam.state_dict()
+    state["state"][0]["slow_buffer"] = torch.zeros(1)
+    with pytest.raises(ValueError, match="has also slow_buffer"):
+        AdaBound(model.parameters()).load_state_dict(state)
+
+
 def test_rejects_rules_that_it_does_not_have():
     model = network()
     theirs = pytorch_optimizer.AdaBound(model.parameters(), fixed_decay=True)

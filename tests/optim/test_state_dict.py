@@ -2,6 +2,7 @@
 
 import copy
 import io
+import math
 import pickle
 
 import pytest
@@ -177,8 +178,31 @@ def damaged(state, change):
         (lambda s: s["state"][1].update(exp_avg_sq=torch.zeros(9)), r"shape \(9,\), the parameter \(8,\)"),
         (lambda s: s["param_groups"][0].update(lr=float("nan")), "lr=nan"),
         (lambda s: s["param_groups"][0].update(base_lr=float("nan")), "base_lr=nan"),
-        (lambda s: s["state"][0].update(exp_avg=[1.0]), "exp_avg of parameter 0 is not a tensor"),
-        (lambda s: s["state"][0].update(slow_buffer=torch.zeros(1)), "has also slow_buffer"),
+        (lambda s: s["state"][0].update(exp_avg=[1.0]), "exp_avg of parameter 0 is not a dense tensor"),
+        (lambda s: s["state"][3].update(exp_avg=torch.zeros(3).to_sparse()), "exp_avg of parameter 3 is not a dense"),
+        (
+            lambda s: s["state"][3].update(exp_avg=torch.zeros(3, device="meta")),
+            "exp_avg of parameter 3 is on the meta",
+        ),
+        (
+            lambda s: s["state"][3].update(exp_avg=torch.zeros(3) * 1j),
+            "exp_avg of parameter 3 has dtype torch.complex64",
+        ),
+        *[
+            (lambda s, step=step: s["state"][3].update(step=step), r"step=.* of parameter 3: must be one integer >= 0")
+            for step in (
+                -1,
+                torch.tensor(-1),
+                math.nan,
+                math.inf,
+                torch.tensor(math.nan),
+                torch.ones(2),
+                0.5,
+                "1",
+                None,
+            )
+        ],
+        (lambda s: s["state"].update({0: [1, 2]}), "parameter 0 is not a dict"),
         (lambda s: s["param_groups"][0]["params"].pop(), r"param groups of \[3\] parameters"),
         (lambda s: s["param_groups"].append({"params": []}), r"\[4, 0\] parameters, this optimizer of \[4\]"),
         (lambda s: s["param_groups"][0].pop("base_lr") and s["param_groups"][0].pop("amsbound"), "not a checkpoint"),
@@ -236,3 +260,42 @@ def test_moments_get_the_memory_order_of_the_parameter():
     resumed.load_state_dict(optimizer.state_dict())
     assert resumed.state[other.weight]["exp_avg"].stride() == other.weight.stride()
     assert torch.equal(resumed.state[other.weight]["exp_avg"], optimizer.state[model.weight]["exp_avg"])
+
+
+class WithSlowWeights(AdaBound):
+    """A subclass with state of its own, as timm's Lookahead stores it."""
+
+    def step(self, closure=None):
+        super().step(closure)
+        for param, state in self.state.items():
+            slow = state.setdefault("slow", param.detach().clone())
+            slow.lerp_(param.detach(), 0.5)
+            param.data.copy_(slow)
+            state["calls"] = state.get("calls", 0) + 1
+
+
+def test_state_of_a_subclass_survives_a_resume():
+    first, second = network(), network()
+    optimizer = WithSlowWeights(first.parameters(), lr=0.01)
+    train(first, optimizer, 3, seed=1)
+    second.load_state_dict(first.state_dict())
+    resumed = WithSlowWeights(second.parameters(), lr=1.0)
+    checkpoint = through_disk(optimizer.state_dict())
+    resumed.load_state_dict(checkpoint)
+    train(first, optimizer, 3, seed=2)
+    train(second, resumed, 3, seed=2)
+    assert_same(first, second)
+    assert {state["calls"] for state in resumed.state.values()} == {6}
+    assert checkpoint["state"][0]["calls"] == 3
+    assert not torch.equal(checkpoint["state"][0]["slow"], resumed.state[second[0].weight]["slow"])
+
+
+def test_state_that_a_wrapper_stores_before_the_first_step():
+    param = nn.Parameter(torch.ones(2))
+    optimizer = AdaBound([param])
+    optimizer.state[param]["slow"] = torch.zeros(2)
+    again = AdaBound([param])
+    again.load_state_dict(optimizer.state_dict())
+    param.grad = torch.ones(2)
+    again.step()
+    assert again.state[param].keys() == {"slow", "step", "exp_avg", "exp_avg_sq"}

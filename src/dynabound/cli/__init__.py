@@ -175,7 +175,7 @@ def theory(
     files = [studies.write(study, out) for study in results]
     if as_json:
         full = [study.as_dict() for study in results]
-        kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts")} for study in full]
+        kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts", "statements")} for study in full]
         typer.echo(json.dumps(kept, ensure_ascii=False))
         return
     for study, paths in zip(results, files, strict=True):
@@ -191,12 +191,17 @@ def _play(run: Callable[..., Demonstration], name: str, options: dict[str, objec
 
 def _print_study(study: Demonstration, paths: list[Path]) -> None:
     table = Table(title=study.title, title_justify="left", title_style="bold", show_lines=False)
-    for heading in ("claim", "measured", "verdict", "settings"):
+    for heading in ("claim", "whose", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
-        word = "[green]holds[/]" if verdict.holds else "[red]fails[/]"
-        table.add_row(verdict.claim, verdict.measured, word, verdict.settings)
+        # Red is what should not be: a claim that is known to be false may fail.
+        colour = "yellow" if verdict.holds is None else "green" if verdict.as_expected else "red"
+        word = f"[{colour}]{verdict.verdict}[/]"
+        table.add_row(verdict.claim, verdict.source, verdict.measured, word, verdict.settings)
     console.print(table)
+    console.print("; ".join(f"{name}: {word}" for name, word in study.statements.items()), highlight=False)
+    if any(verdict.holds is None for verdict in study.verdicts):
+        console.print("undecided: T is too short to tell; give a larger --T", highlight=False)
     console.print(f"[dim]{study.summary}[/]\n[dim]{'  '.join(map(str, paths))}[/]\n", highlight=False)
 
 

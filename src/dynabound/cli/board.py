@@ -11,29 +11,13 @@ from rich.progress import BarColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 from rich.table import Column
 
-from dynabound.lab.engines.local import Event
+from dynabound.lab.describe import describe, workload_key
+from dynabound.lab.engines.base import Event
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED
 from dynabound.lab.train import Progress
 
-__all__ = ["Board", "board", "describe"]
-
-
-def describe(spec: RunSpec) -> str:
-    """A run in a few words.
-
-    >>> describe(RunSpec("digits", optimizer="adam", seed=2))
-    'digits perceptron adam lr 0.001 seed 2'
-    """
-    layers = f"-{spec.layers}" if spec.layers else ""
-    options = "".join(f" {key} {_short(value)}" for key, value in spec.options.items())
-    return f"{spec.task} {spec.model}{layers} {spec.optimizer} lr {spec.lr:g}{options} seed {spec.seed}"
-
-
-def _short(value: Any) -> str:
-    if isinstance(value, tuple):
-        return ",".join([_short(each) for each in value])
-    return f"{value:g}" if isinstance(value, float) else str(value)
+__all__ = ["Board", "board"]
 
 
 class Board:
@@ -43,7 +27,7 @@ class Board:
         self._console, self._bar, self._ask, self._jobs = console, bar, jobs, jobs()
         self._specs: dict[str, RunSpec] = {}
         self._left: dict[str, int] = {}  # from a run that has not ended to its epochs that have not
-        self._pace: dict[tuple[Any, ...], float] = {}  # from a kind of run to its seconds per epoch
+        self._pace: dict[RunSpec, float] = {}  # from a workload to its seconds per epoch
         self._last: dict[str, dict[str, Any]] = {}
         self._tasks: dict[str, TaskID] = {}
         self.ended, self.failed = 0, 0
@@ -74,7 +58,7 @@ class Board:
     def _running(self, spec: RunSpec, progress: Progress) -> None:
         if progress.metrics:
             self._left[spec.name] = spec.epochs - progress.epoch
-            self._pace[_kind(spec)] = progress.metrics["seconds"]
+            self._pace[workload_key(spec)] = progress.metrics["seconds"]
             self._last[spec.name] = progress.metrics
         if self._bar and spec.name in self._tasks:
             left = f"epoch {min(progress.epoch, spec.epochs)}/{spec.epochs}  loss {progress.loss:.3g}"
@@ -108,13 +92,10 @@ class Board:
         if not self._pace:
             return ""
         usual = sum(self._pace.values()) / len(self._pace)
-        seconds = sum(epochs * self._pace.get(_kind(self._specs[run]), usual) for run, epochs in self._left.items())
+        paces = {run: self._pace.get(workload_key(self._specs[run]), usual) for run in self._left}
+        seconds = sum(epochs * paces[run] for run, epochs in self._left.items())
         minutes, seconds = divmod(round(seconds / self._jobs), 60)
         return f"{minutes}:{seconds:02d} left"
-
-
-def _kind(spec: RunSpec) -> tuple[Any, ...]:
-    return spec.task, spec.model, spec.width, spec.hidden, spec.layers, spec.examples
 
 
 @contextmanager

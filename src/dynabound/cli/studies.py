@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from dynabound.cli.board import board, describe
+from dynabound.cli.board import board
 from dynabound.cli.runs import (
     BatchSize,
     DataDir,
@@ -30,16 +30,17 @@ from dynabound.cli.runs import (
     Width,
     _one_line_errors,
 )
+from dynabound.lab.describe import describe
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
-from dynabound.lab.report.results import losses, read
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.spec import SCALES, TASKS, RunSpec
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies import drive as runs
-from dynabound.lab.studies import simulate as schedule
+from dynabound.lab.studies import drive, simulate
+from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import losses, read
 from dynabound.lab.studies.recipes import STUDIES, choose, seeded
 from dynabound.lab.studies.search import GRIDS, Loss, Search, search
 
@@ -100,15 +101,15 @@ def reproduce(
         place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device)
         store = Store(out / "runs")
         if plan:
-            _plan(schedule.plan(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
+            _plan(simulate.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
             return
         if dry_run:
             unplayed = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
-            _dry_run(runs.plan(chosen, scale, store), unplayed, scale, as_json)
+            _dry_run(plans.plan(chosen, scale, store), unplayed, scale, as_json)
             return
         specs = [row.spec(scale) for study in chosen for row in study.rows]
-        runs.check(specs if engine == "local" else (), out, data_dir)  # a node fetches what it does not find
-        failed = _run(lambda loss: runs.wanted(chosen, scale, store, loss), store, place, as_json)
+        drive.check(specs if engine == "local" else (), out, data_dir)  # a node fetches what it does not find
+        failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
         if any(not study.rows for study in chosen):
             _play_theory(out / "theory", as_json)
         _report([study.name for study in chosen], scale, out, as_json)
@@ -157,7 +158,7 @@ def _engine(
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
     """Run all that ``source`` wants; how many runs failed."""
     with place as engine, board(lambda: engine.jobs, quiet) as shown:
-        runs.complete(source, store, engine, shown.begin, shown.listen)
+        drive.complete(source, store, engine, shown.begin, shown.listen)
         return shown.failed
 
 
@@ -199,17 +200,18 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
         typer.echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
         return
     table = Table(box=None, header_style="bold")
-    for column in ("study", "verdict", "claims that hold", "runs"):
+    for column in ("study", "verdict", "the paper's claims", "runs"):
         table.add_column(column)
     for study in report.studies:
-        holding = sum(check.verdict in ("reproduced", "holds") for check in study.checks)
+        counts = html.paper_claims(study)
+        comparable = sum(counts.values()) - counts["none"]
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
-        table.add_row(study.name, study.verdict, f"{holding} of {len(study.checks)}", states)
+        table.add_row(study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states)
     _print(table)
     typer.echo(f"the report: {path}")
 
 
-def _dry_run(planned: list[runs.Planned], unplayed: list[str] | None, scale: str, as_json: bool) -> None:
+def _dry_run(planned: list[plans.Planned], unplayed: list[str] | None, scale: str, as_json: bool) -> None:
     """Tell what would be run and played; ``unplayed`` is None if no demonstration is asked for."""
     from dynabound.lab.studies import cost as estimate
 
@@ -319,8 +321,8 @@ def tune(
         store = Store(out / "runs")
         modules = [spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer]
         place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device, modules)
-        runs.check(specs if engine == "local" else (), out, data_dir)
-        failed = _run(runs.tuning(specs, seeds), store, place, as_json)
+        drive.check(specs if engine == "local" else (), out, data_dir)
+        failed = _run(plans.tuning(specs, seeds), store, place, as_json)
         found = {spec.optimizer: search(spec, losses(store)) for spec in specs}
         if as_json:
             typer.echo(json.dumps({name: _found(result, store, seeds) for name, result in found.items()}))

@@ -21,6 +21,12 @@ __all__ = ["Forecast", "forecast"]
 
 _GRADIENTS = tuple(10.0**-exponent for exponent in range(7))
 _NEVER = 2**62  # a step beyond any training
+_NEEDS = [
+    "convex losses on a bounded set (box)",
+    "the step size α/√t (sqrt_decay=True), not the default constant one",
+    "β₁ = 0, or a β₁ₜ that decays (beta1_decay)",
+]
+"""What the guarantee needs besides the bounds."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +60,7 @@ class Forecast:
             )
             lines.append(f"{row['gradient']:>17.0e}   {row['rate']:>{width}.3g}   {when}")
         if with_certificate:
-            proof = self.certificate
-            lines += ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
-            lines += [f"regret guaranteed to be O(M·√T): {'yes' if proof.guaranteed else 'no'}, M = {proof.m:g}"]
+            lines += _certificate_lines(self.certificate)
         return "\n".join(lines)
 
     def figure(self) -> Figure:
@@ -67,8 +71,13 @@ class Forecast:
 
     def json(self) -> str:
         """The fields as JSON."""
-        proof = {"meets_theorem_4": self.certificate.meets_theorem_4, "guaranteed": self.certificate.guaranteed}
-        return json.dumps({**asdict(self), "certificate": {**proof, "m": self.certificate.m}})
+        proof: dict[str, Any] = {
+            "meets_theorem_4": self.certificate.meets_theorem_4,
+            "guaranteed": self.certificate.guaranteed,
+        }
+        proof |= {"m": self.certificate.m, "largest_upper": self.certificate.largest_upper}
+        proof |= {"needs": _NEEDS, "useful_from": self.certificate.useful_from()}
+        return json.dumps({**asdict(self), "certificate": proof})
 
     def save(self, folder: Path) -> None:
         """Write ``bounds.png`` and ``bounds.json``."""
@@ -131,6 +140,19 @@ def _first(holds: Callable[[int], bool]) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if holds(middle) else (middle, high)
     return high
+
+
+def _certificate_lines(proof: Certificate) -> list[str]:
+    """What the theory says of the bounds, and of what it does not."""
+    lines = ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
+    if not proof.guaranteed:
+        return [*lines, "regret guaranteed to be O(√T): no, for no choice of the other settings"]
+    lines.append(
+        f"regret guaranteed to be O(√T): only with the following, M = {proof.m:g}, R∞ = {proof.largest_upper:g}"
+    )
+    lines += [f"  - {need}" for need in _NEEDS]
+    useful = f"better than the trivial bound D·G·T from T = {proof.useful_from():.2g} on"
+    return [*lines, f"{useful} (diameter D = 2, gradients up to G = 1, one dimension)"]
 
 
 def _when(step: int | None) -> str:

@@ -12,6 +12,7 @@ from torch.autograd.graph import increment_version
 from dynabound._dtensor import is_dtensor, same_placement
 from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim._scalars import exactly, read_lr, scalars
+from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
 _FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
@@ -69,15 +70,19 @@ def _partition(
     if found[0] is not None and found.count(found[0]) == len(found):  # the usual case on a CPU
         return {("fused", found[0][1]): range(len(found))}
     parts: dict[tuple[Any, ...], list[int]] = {}
+    storages: dict[int, int] = {}
     for index, fused in enumerate(found):
-        key = ("fused", fused[1], fused[0]) if fused is not None else _key(index, lists, group, capture)
+        if fused is not None:
+            key: tuple[Any, ...] = ("fused", fused[1], fused[0])
+        else:
+            key = (*_key(index, lists, group, capture), _occurrence(lists[0][index], storages))
         parts.setdefault(key, []).append(index)
     return cast("dict[tuple[Any, ...], Sequence[int]]", parts)
 
 
 def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> tuple[Any, ...]:
-    param, grad, exp_avg, step = lists[0][index], lists[1][index], lists[2][index], lists[5][index]
-    _check_shapes(param, grad, exp_avg, group)
+    param, exp_avg, step = lists[0][index], lists[2][index], lists[5][index]
+    check_tensors(group, *[tensors[index] for tensors in lists[:5] if tensors])
     foreach = group["foreach"] or (not _wants_loop(group) and _prefers_foreach(param))
     count = None if capture else int(step.item())
     # A captured step count cannot be read: the loop then updates one parameter per call, foreach takes a vector.
@@ -85,37 +90,25 @@ def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> t
     return "foreach" if foreach else "loop", count, separate, param.dtype, exp_avg.dtype, param.device, type(param)
 
 
+def _occurrence(param: Tensor, storages: dict[int, int]) -> int:
+    """How many of the parameters before it share its storage.
+
+    Those must not be in the same foreach call, which may work on copies and then overwrites one update with another.
+    """
+    if type(param) not in PLAIN or torch.compiler.is_compiling():
+        return 0
+    if not param.data_ptr():  # no elements, or a meta tensor
+        return 0
+    storage = param.data_ptr() - int(param.storage_offset()) * param.element_size()
+    storages[storage] = storages.get(storage, -1) + 1
+    return storages[storage]
+
+
 def _prefers_foreach(param: Tensor) -> bool:
     if param.is_cpu:
         # Without the kernel, foreach is no faster than the loop for plain tensors, and needs more memory.
-        return _fused.AVAILABLE or type(param) not in (Tensor, torch.nn.Parameter) or torch.compiler.is_compiling()
+        return _fused.AVAILABLE or type(param) not in PLAIN or torch.compiler.is_compiling()
     return param.device.type in _FOREACH_DEVICES
-
-
-def _check_shapes(param: Tensor, grad: Tensor, exp_avg: Tensor, group: Mapping[str, Any]) -> None:
-    matches = grad.layout is torch.strided and grad.shape == param.shape and grad.device == param.device
-    if matches and exp_avg.shape == param.shape:
-        return
-    names = group.get("param_names", range(len(group.get("params", ()))))
-    name = next((repr(n) for n, other in zip(names, group.get("params", ()), strict=True) if other is param), "?")
-    where = (
-        f"dynabound's {'AMSBound' if group['amsbound'] else 'AdaBound'}: parameter {name} "
-        f"(shape {tuple(param.shape)}, {param.device})"
-    )
-    if grad.layout is not torch.strided:
-        raise RuntimeError(
-            f"{where} has a sparse gradient ({grad.layout}), must be dense: use sparse=False in the embedding, "
-            "or torch.optim.SparseAdam for this parameter; nothing was updated"
-        )
-    if matches:
-        raise RuntimeError(
-            f"{where} has moments of shape {tuple(exp_avg.shape)}: the parameter's shape has changed; "
-            "construct a new optimizer; nothing was updated"
-        )
-    raise RuntimeError(
-        f"{where} has a gradient of shape {tuple(grad.shape)} on {grad.device}: shape and device must be the "
-        "parameter's; nothing was updated"
-    )
 
 
 def _arguments(
@@ -140,9 +133,9 @@ def _local_shards(lists: Lists, group: Mapping[str, Any]) -> Lists:
     A parameter whose gradient or moments have other placements stays a DTensor, and torch redistributes them.
     """
     local: Lists = ([], [], [], [], [], lists[5])
-    for index, param in enumerate(lists[0]):
-        _check_shapes(param, lists[1][index], lists[2][index], group)  # here, where the error can name it
+    for index in range(len(lists[0])):
         tensors = [some[index] for some in lists[:5] if some]
+        check_tensors(group, *tensors)  # here, where the error can name it
         if same_placement(tensors):
             tensors = [tensor.to_local() for tensor in tensors]  # type: ignore[attr-defined]
         for some, tensor in zip(local, tensors, strict=False):
@@ -152,8 +145,8 @@ def _local_shards(lists: Lists, group: Mapping[str, Any]) -> Lists:
 
 def _real_views(lists: Lists, group: Mapping[str, Any]) -> Lists:
     """Complex tensors as real ones with a last dimension of 2."""
-    for param, grad, exp_avg in zip(*lists[:3], strict=True):
-        _check_shapes(param, grad, exp_avg, group)  # here, where the error can name the parameter
+    for tensors in zip(*[some for some in lists[:5] if some], strict=True):
+        check_tensors(group, *tensors)  # here, where the error can name the parameter
     # A gradient may be lazily conjugated, and then has no real view.
     lists = (lists[0], [grad.resolve_conj() for grad in lists[1]], *lists[2:])
     views = [[torch.view_as_real(t) if t.is_complex() else t for t in tensors] for tensors in lists]

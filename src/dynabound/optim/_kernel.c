@@ -18,6 +18,7 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -224,6 +225,54 @@ static void run(Update update, const Tensor *tensors, Py_ssize_t count, Py_ssize
     walk(update, tensors, count, 0, total, s, ams, plain);
 }
 
+/* ---- parameters that share memory ---- */
+
+typedef struct { uintptr_t from, to; } Range;
+
+/* The end of the ascending run that begins at i. */
+static Py_ssize_t run_end(const Range *ranges, Py_ssize_t i, Py_ssize_t count) {
+    while (++i < count && ranges[i - 1].from <= ranges[i].from) {}
+    return i < count ? i : count;
+}
+
+/* Whether no two ranges overlap. A natural merge sort, because memory is mostly allocated in ascending order: then this is
+ * one pass. */
+static int are_disjoint(Range *ranges, Range *spare, Py_ssize_t count) {
+    while (run_end(ranges, 0, count) < count) {
+        for (Py_ssize_t i = 0; i < count;) {
+            Py_ssize_t x = i, mid = run_end(ranges, i, count), y = mid, end = mid < count ? run_end(ranges, mid, count) : mid;
+            for (; i < end; i++)
+                spare[i] = x < mid && (y == end || ranges[x].from <= ranges[y].from) ? ranges[x++] : ranges[y++];
+        }
+        Range *sorted = spare;
+        spare = ranges, ranges = sorted;
+    }
+    for (Py_ssize_t i = 1; i < count; i++)
+        if (ranges[i].from < ranges[i - 1].to) return 0;
+    return 1;
+}
+
+static Range *add_range(Range *next, const void *data, Py_ssize_t bytes) {
+    if (bytes) *next++ = (Range){(uintptr_t)data, (uintptr_t)data + (uintptr_t)bytes};
+    return next;
+}
+
+/* Whether parameters share memory, also with a gradient or a state; they must then be updated one after the other. */
+static int share_memory(const Tensor *tensors, Py_ssize_t count, Py_ssize_t param_size, Py_ssize_t state_size) {
+    Range *ranges = malloc((size_t)count * 10 * sizeof *ranges), *next = ranges;
+    if (!ranges) return 1; /* updating one after the other is always right */
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].p, tensors[k].count * param_size);
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * param_size);
+    for (Py_ssize_t k = 0; k < count; k++) {
+        next = add_range(next, tensors[k].m, tensors[k].count * state_size);
+        next = add_range(next, tensors[k].v, tensors[k].count * state_size);
+        if (tensors[k].ams) next = add_range(next, tensors[k].vmax, tensors[k].count * state_size);
+    }
+    int disjoint = are_disjoint(ranges, ranges + count * 5, next - ranges);
+    free(ranges);
+    return !disjoint;
+}
+
 /* ---- tensors, as DLPack (github.com/dmlc/dlpack) lays them out ---- */
 
 typedef struct { uint8_t code, bits; uint16_t lanes; } DLDataType;
@@ -257,6 +306,20 @@ static const struct { uint8_t param_code, param_bits, state_code, state_bits; } 
 };
 enum { STREAM = sizeof KINDS / sizeof *KINDS };
 
+/* Whether a tensor has memory: not if its storage was resized to 0, nor if it is torch's symbolic zero. A view into an
+ * empty storage has the address NULL plus its offset; so the size of the storage is read where the address is low. */
+static int has_memory(PyObject *list, Py_ssize_t k, const DLTensor *tensor) {
+    if ((uint64_t)(uintptr_t)tensor->data >> 32) return 1;
+    PyObject *object = PyList_GetItem(list, k);
+    PyObject *storage = tensor->data ? PyObject_CallMethod(object, "untyped_storage", NULL) : NULL;
+    PyObject *bytes = storage ? PyObject_CallMethod(storage, "nbytes", NULL) : NULL;
+    int answer = bytes && PyLong_AsSsize_t(bytes) > 0;
+    PyErr_Clear();
+    Py_XDECREF(storage);
+    Py_XDECREF(bytes);
+    return answer;
+}
+
 /* The memory of a plain torch.Tensor or Parameter on the CPU; false for anything else. */
 static int view(PyObject *object, DLTensor *out) {
     PyObject *type = (PyObject *)Py_TYPE(object);
@@ -267,6 +330,11 @@ static int view(PyObject *object, DLTensor *out) {
     }
     out->data = (char *)out->data + out->byte_offset;
     return out->device_type == DL_CPU && out->dtype.lanes == 1;
+}
+
+static int overlap(const DLTensor *a, const DLTensor *b, Py_ssize_t count) {
+    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data, n = (uintptr_t)count;
+    return x < y + n * b->dtype.bits / 8 && y < x + n * a->dtype.bits / 8;
 }
 
 static int same_layout(const DLTensor *a, const DLTensor *b) {
@@ -306,8 +374,14 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
         memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
-    if (out->count && (!p.data || !g.data || !m.data || !v.data || (ams && !vmax.data)))
-        return -1; /* a tensor without memory: freed storage, or torch's symbolic zeros */
+    if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
+                       !has_memory(lists->v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
+        return -1;
+    if (overlap(&p, &g, out->count) || overlap(&p, &m, out->count) || overlap(&p, &v, out->count) ||
+        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || overlap(&m, &v, out->count) ||
+        (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
+                 overlap(&v, &vmax, out->count))))
+        return -1; /* the bodies' pointers are restrict */
     out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
     out->step = s.data, out->ams = ams;
     for (int kind = 0; kind < STREAM; kind++)
@@ -411,7 +485,14 @@ static PyObject *apply(PyObject *args, int stream) {
     }
     for (Py_ssize_t k = 0; k < count; k++) ++*tensors[k].step;
     Py_BEGIN_ALLOW_THREADS
-    run(UPDATES[stream ? STREAM : tensors[0].kind][level], tensors, count, total, &s, tensors[0].ams, threads);
+    Update body = UPDATES[stream ? STREAM : tensors[0].kind][level];
+    int parallel = count > 1 && threads > 1 && total >= 2 * ELEMENTS_PER_THREAD;
+    Py_ssize_t param_size = KINDS[tensors[0].kind].param_bits / 8, state_size = KINDS[tensors[0].kind].state_bits / 8;
+    if (parallel && !stream && share_memory(tensors, count, param_size, state_size))
+        for (Py_ssize_t k = 0; k < count; k++)
+            run(body, &tensors[k], 1, tensors[k].count, &s, tensors[0].ams, threads);
+    else
+        run(body, tensors, count, total, &s, tensors[0].ams, threads);
     Py_END_ALLOW_THREADS
     Py_RETURN_NONE;
 }

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dynabound._dtensor import is_dtensor, shard_like
+from dynabound.optim._state import state_dtype, step_device
 from dynabound.optim._validate import normalize
 
 # The loading optimizer chooses the backend: the checkpoint may come from another machine.
@@ -32,20 +34,21 @@ def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> d
             "construct it with the same groups before loading"
         )
     translated = [_translate_group(saved, own) for saved, own in zip(groups, own_groups, strict=True)]
-    state = {key: dict(entry) for key, entry in state_dict["state"].items() if entry}
+    state = dict(state_dict["state"])
     for saved in groups:
-        for key in state.keys() & set(saved["params"]):
-            if "step" in saved:  # pytorch_optimizer counts once per group
-                state[key]["step"] = saved["step"]
-    for key, entry in state.items():
-        _check_entry(key, entry)
-        entry["step"] = torch.as_tensor(entry["step"]).to(torch.int64)
+        for key in saved["params"]:
+            if state.get(key):
+                state[key] = _translate_entry(key, state[key], saved)
     return {**state_dict, "state": state, "param_groups": translated}
+
+
+def _is_own(saved: dict[str, Any]) -> bool:
+    return "base_lr" in saved and "bounds" in saved
 
 
 def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     own = {key: value for key, value in own.items() if key != "params"}
-    if "base_lr" in saved and "bounds" in saved:
+    if _is_own(saved):
         changes = {"bounds": _bounds(saved["bounds"], own["bounds"])}
     elif "final_lr" in saved and "amsbound" in saved:  # adabound, torch_optimizer
         changes = {"base_lr": _initial_lr(saved, own["base_lr"])}
@@ -66,14 +69,39 @@ def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, An
     return {**group, **normalize(group)}
 
 
-def _check_entry(key: Any, entry: dict[str, Any]) -> None:
+def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, Any]:
+    """The state of one parameter with an int64 step; other state is kept if the checkpoint is ours.
+
+    A subclass or a wrapper such as Lookahead may have stored it there.
+    """
+    if not isinstance(stored, Mapping):
+        raise ValueError(f"the checkpoint's state of parameter {key!r} is not a dict: the checkpoint is damaged")
+    entry: dict[str, Any] = dict(stored)
+    if "step" in saved:  # pytorch_optimizer counts once per group
+        entry["step"] = saved["step"]
+    own = _is_own(saved)
+    if own and not entry.keys() & (_NEEDED | _MOMENTS):
+        return entry
     missing, unknown = _NEEDED - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
-    if missing or unknown:
+    if missing or (unknown and not own):
         what = f"no {', '.join(sorted(missing))}" if missing else f"also {', '.join(sorted(unknown))}"
         raise ValueError(f"the checkpoint's state of parameter {key!r} has {what}: it is not Adam's or AdaBound's")
-    for name in _MOMENTS & entry.keys():
-        if not isinstance(entry[name], Tensor):
-            raise ValueError(f"the checkpoint's {name} of parameter {key!r} is not a tensor: the checkpoint is damaged")
+    for name in sorted(_MOMENTS & entry.keys()):
+        if not (isinstance(entry[name], Tensor) and entry[name].layout is torch.strided):
+            raise ValueError(f"the checkpoint's {name} of parameter {key!r} is not a dense tensor: it is damaged")
+    return {**entry, "step": _step(key, entry["step"])}
+
+
+def _step(key: Any, value: Any) -> Tensor:
+    try:
+        number = value.item() if isinstance(value, Tensor) else value
+        if not (number >= 0 and number == int(number)):
+            raise ValueError
+        return torch.tensor(int(number), dtype=torch.int64)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        raise ValueError(
+            f"the checkpoint's step={value!r} of parameter {key!r}: must be one integer >= 0; the checkpoint is damaged"
+        ) from None
 
 
 def _bounds(saved: Any, own: Any) -> Any:
@@ -101,39 +129,48 @@ def _from_pytorch_optimizer(saved: dict[str, Any]) -> dict[str, Any]:
     return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": saved["weight_decouple"]}
 
 
-def match(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
-    """From each parameter to its entry in a translated checkpoint; raises where their shapes or kinds differ."""
-    entries = {}
+def restore(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
+    """From each parameter to a copy of its state in a translated checkpoint; raises where the two do not match."""
+    restored = {}
     for saved, own in zip(state_dict["param_groups"], groups, strict=True):
         for key, param in zip(saved["params"], own["params"], strict=True):
-            entry = state_dict["state"].get(key, {})
-            for name in _MOMENTS & entry.keys():
-                if entry[name].shape != param.shape:
-                    raise ValueError(
-                        f"the checkpoint's {name} of parameter {key!r} has shape {tuple(entry[name].shape)}, "
-                        f"the parameter {tuple(param.shape)}: the checkpoint belongs to another model"
-                    )
-                if is_dtensor(entry[name]) and not is_dtensor(param):
-                    raise ValueError(
-                        f"the checkpoint's {name} of parameter {key!r} is a DTensor, but the parameter is not: save "
-                        "full tensors with torch.distributed.checkpoint.state_dict.get_optimizer_state_dict and "
-                        "StateDictOptions(full_state_dict=True)"
-                    )
-            if entry:
-                entries[param] = entry
-    return entries
+            entry = state_dict["state"].get(key) or {}
+            for name in sorted(_MOMENTS & entry.keys()):
+                _check_match(f"the checkpoint's {name} of parameter {key!r}", entry[name], param)
+            if "step" in entry:
+                restored[param] = _restore_entry(entry, param, saved)
+    return restored
 
 
-def restore(entry: dict[str, Any], param: Tensor, dtype: torch.dtype, step_device: torch.device) -> dict[str, Any]:
-    """The state of one parameter, copied from a checkpoint in full precision.
+def _check_match(name: str, moment: Tensor, param: Tensor) -> None:
+    if moment.shape != param.shape:
+        raise ValueError(
+            f"{name} has shape {tuple(moment.shape)}, the parameter {tuple(param.shape)}: "
+            "the checkpoint belongs to another model"
+        )
+    if moment.is_complex() != param.is_complex():
+        raise ValueError(
+            f"{name} has dtype {moment.dtype}, the parameter {param.dtype}: the checkpoint belongs to another model"
+        )
+    if moment.is_meta and not param.is_meta:
+        raise ValueError(f"{name} is on the meta device: the checkpoint has no data; load it with map_location='cpu'")
+    if is_dtensor(moment) and not is_dtensor(param):
+        raise ValueError(
+            f"{name} is a DTensor, but the parameter is not: save full tensors with torch.distributed.checkpoint."
+            "state_dict.get_optimizer_state_dict and StateDictOptions(full_state_dict=True)"
+        )
+
+
+def _restore_entry(entry: dict[str, Any], param: Tensor, group: dict[str, Any]) -> dict[str, Any]:
+    """The step and moments of one parameter, copied from a checkpoint in full precision.
 
     torch's load_state_dict would round the moments to the parameter's dtype, share its tensors with the checkpoint,
     and turn the step into a float32, which stops counting at 2**24.
     """
-    moments = {}
+    dtype, restored = state_dtype(group, param), {"step": entry["step"].to(step_device(group, param), copy=True)}
     for name in sorted(_MOMENTS & entry.keys()):
         moment = shard_like(entry[name].to(param.device, dtype, copy=True), param)
         if type(moment) is Tensor and moment.stride() != param.stride():
             moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel needs
-        moments[name] = moment
-    return {**entry, **moments, "step": entry["step"].to(step_device, copy=True)}
+        restored[name] = moment
+    return restored

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
 import torch
@@ -22,6 +22,8 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "weight_decay": (lambda x: 0 <= x < math.inf, _FINITE),
 }
 _FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
+PLAIN = (Tensor, torch.nn.Parameter)
+"""The tensor types whose memory can be inspected; subclasses may have none of their own."""
 _STATE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
 
 
@@ -88,13 +90,56 @@ def check_params(group: dict[str, Any]) -> None:
             "pip install --force-reinstall --no-deps --no-binary dynabound dynabound, or leave fused=None"
         )
     for index, param in enumerate(group["params"]):
-        plain = type(param) in (Tensor, torch.nn.Parameter)
-        if not (param.is_cpu and plain and param.dtype.to_real() in _fused.DTYPES):
+        if not (param.is_cpu and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
                 f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
                 "kernel supports plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
                 "leave fused=None"
             )
+
+
+def check_tensors(group: Mapping[str, Any], param: Tensor, grad: Tensor, *moments: Tensor) -> None:
+    """Raise if a step cannot update ``param`` in place, before it updates anything."""
+    problem = _problem(param, grad, moments)
+    if not (problem or group["differentiable"] or torch.compiler.is_compiling()):
+        problem = _memory_problem(param, grad, moments)
+    if problem:
+        params = group.get("params", ())
+        names = group.get("param_names", range(len(params)))
+        name = next((repr(n) for n, other in zip(names, params, strict=True) if other is param), "?")
+        raise RuntimeError(
+            f"dynabound's {'AMSBound' if group['amsbound'] else 'AdaBound'}: parameter {name} "
+            f"(shape {tuple(param.shape)}, {param.device}) {problem}; nothing was updated"
+        )
+
+
+def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if grad.layout is not torch.strided:
+        return (
+            f"has a sparse gradient ({grad.layout}), must be dense: use sparse=False in the embedding, "
+            "or torch.optim.SparseAdam for this parameter"
+        )
+    if grad.shape != param.shape or grad.device != param.device:
+        return f"has a gradient of shape {tuple(grad.shape)} on {grad.device}: shape and device must be the parameter's"
+    for moment in moments:
+        if moment.shape != param.shape:
+            return (
+                f"has moments of shape {tuple(moment.shape)}: the parameter's shape has changed; "
+                "construct a new optimizer"
+            )
+    if not (param.is_floating_point() or param.is_complex()):
+        return f"has dtype {param.dtype}, must be floating-point or complex: set its gradient to None"
+    return None
+
+
+def _memory_problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if type(param) in PLAIN and torch._debug_has_internal_overlap(param) == 1:
+        return "is an expanded tensor, whose elements share memory: use clone()"
+    for name, tensor in (("it", param), ("its gradient", grad), *[("a moment of it", moment) for moment in moments]):
+        inspectable = type(tensor) in PLAIN and not (tensor.is_meta or tensor._is_zerotensor())
+        if inspectable and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+            return f"cannot be updated, because the storage of {name} was resized to 0"
+    return None
 
 
 def _check_backends(group: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
@@ -15,7 +16,7 @@ from typing_extensions import Unpack
 from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict
 from dynabound.optim._dispatch import BackendCall, Lists, dispatch
-from dynabound.optim._state import is_probe, new_state, state_dtype, step_device
+from dynabound.optim._state import is_probe, new_state
 from dynabound.optim._validate import Options, check_params, normalize
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
@@ -154,22 +155,21 @@ class AdaBound(Optimizer):
         the parameter's dtype. The update rule is the checkpoint's, including ``amsbound`` and the kind of weight decay;
         ``foreach``, ``fused``, ``capturable`` and ``differentiable`` stay as constructed.
         """
-        entries: dict[Tensor, dict[str, Any]] = {}
+        restored: dict[Tensor, dict[str, Any]] = {}
 
         def translate(_: Optimizer, foreign: dict[str, Any]) -> dict[str, Any]:
             ours = _state_dict.translate(foreign, self.param_groups)
-            entries.update(_state_dict.match(ours, self.param_groups))
+            restored.update(_state_dict.restore(ours, self.param_groups))  # any error is raised before the first write
             return ours
 
-        def restore(_: Optimizer) -> None:
-            for group in self.param_groups:
-                for param in entries.keys() & set(group["params"]):
-                    dtype, device = state_dtype(group, param), step_device(group, param)
-                    self.state[param] = _state_dict.restore(entries[param], param, dtype, device)
+        def assign(_: Optimizer) -> None:
+            for param, entry in restored.items():
+                others = {name: value for name, value in self.state[param].items() if name not in entry}
+                self.state[param] = {**entry, **copy.deepcopy(others)}
 
         with (
             self.register_load_state_dict_pre_hook(translate),
-            self.register_load_state_dict_post_hook(restore, prepend=True),
+            self.register_load_state_dict_post_hook(assign, prepend=True),
         ):
             super().load_state_dict(state_dict)
 
@@ -190,7 +190,7 @@ class AdaBound(Optimizer):
             if grad is None:
                 continue
             state = self.state[param]
-            if not state:
+            if "step" not in state:
                 state.update(new_state(group, param))
             params.append(param)
             grads.append(grad)

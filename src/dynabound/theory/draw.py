@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-VERSION = 1
+VERSION = 2
 """To be raised when a picture changes, so that old files are drawn again."""
 TEXT = "#555555"
 STYLES: dict[str, dict[str, Any]] = METHOD_STYLES | {
@@ -40,6 +40,21 @@ def _axes(axes: Axes, title: str, x: str, y: str, **limits: Any) -> Axes:
     return axes
 
 
+def _plot_regrets(axes: Axes, t: Any, regrets: dict[str, Any], floor: float) -> None:
+    """Draw each method's regret on a logarithmic axis, and say what the axis cannot show."""
+    for name, values in regrets.items():
+        axes.plot(t, np.maximum(values, floor), label=name, **STYLES[name])
+    _say_floored(axes, regrets, floor)
+
+
+def _say_floored(axes: Axes, regrets: dict[str, Any], floor: float) -> None:
+    """Name the curves with values below ``floor``, which a logarithmic axis draws at ``floor``."""
+    names = [name for name, values in regrets.items() if np.min(values) < floor]
+    if names:
+        text = f"drawn at {floor:g} where it is less, or negative: {', '.join(names)}"
+        axes.text(0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", color=TEXT, fontsize=8)
+
+
 def _theorem_1(demo: Demonstration) -> Figure:
     data = demo.data
     figure = new_figure(12, 8.6)
@@ -50,7 +65,7 @@ def _theorem_1(demo: Demonstration) -> Figure:
     )  # fmt: skip
     for name, x in data["x"].items():
         path.plot(data["t"], x, label=name, **STYLES[name])
-        average.plot(data["t"], np.maximum(data["average_regret"][name], 1e-9), **STYLES[name])
+    _plot_regrets(average, data["t"], data["average_regret"], 1e-9)
     bottom, top = path.get_ylim()
     path.axhspan(min(bottom, -0.05), 0, color=GREEN, alpha=0.1, lw=0)
     path.set_ylim(min(bottom, -0.05), top)
@@ -95,9 +110,9 @@ def _theorem_2(demo: Demonstration) -> Figure:
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
     _axes(left, "Average regret", "step t", "$R_t\\,/\\,t$, in units of $2/C$", xscale="log", yscale="log")
     _axes(right, "Where each method goes", "step t", "$x_t$", xscale="log")
-    for name, units in data["units"].items():
-        left.plot(data["t"], np.maximum(units, 1e-6), label=name, **STYLES[name])
-        right.plot(data["t"], data["x"][name], **STYLES[name])
+    _plot_regrets(left, data["t"], data["units"], 1e-6)
+    for name, x in data["x"].items():
+        right.plot(data["t"], x, **STYLES[name])
     curves = np.array(list(data["adam_units"].values()))
     left.fill_between(
         data["t"], curves.min(0), curves.max(0), color=VERMILION, alpha=0.15, lw=0,
@@ -157,7 +172,9 @@ def _regret(demo: Demonstration) -> Figure:
 def _bounds_against_regret(axes: Axes, curves: dict[str, Any]) -> None:
     axes.plot(curves["t"], curves["corrected"], color=GREEN, ls="--", label="corrected guarantee, with M")
     axes.plot(curves["t"], curves["theorem"], color=BLACK, label="Theorem 4's right-hand side")
-    axes.plot(curves["t"], np.maximum(curves["regret"], 1e-3), color=BLUE, lw=2.6, label="measured regret $R_T$")
+    measured = np.maximum(curves["regret"], 1e-3)
+    axes.plot(curves["t"], measured, color=BLUE, lw=2.6, label="measured regret $R_T$")
+    _say_floored(axes, {"regret": curves["regret"]}, 1e-3)
     axes.legend(fontsize=9)
 
 

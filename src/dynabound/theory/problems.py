@@ -65,15 +65,30 @@ class Line:
         return best
 
 
-def _smallest(condition: Callable[[Floats], Any], first: int, stride: int) -> int:
+MAX_PERIOD = 10_000_000
+"""The largest C: a period is C steps, and a demonstration needs several."""
+
+
+def _smallest(condition: Callable[[Any], Any], first: int, stride: int, name: str) -> int:
     """The smallest of first, first + stride, … that meets ``condition``, which holds for all that are large enough."""
     block = 4096 * stride
-    while True:
-        candidates = np.arange(first, first + block, stride)
+    for start in range(first, MAX_PERIOD, block):
+        candidates = np.arange(start, start + block, stride)
         meets = condition(candidates.astype(np.float64))
         if meets.any():
             return int(candidates[meets.argmax()])
-        first += block
+    needed = float(MAX_PERIOD)
+    while not condition(needed):
+        needed *= 1.1
+    raise ValueError(
+        f"{name}: the smallest C that the theorem allows is about {needed:.1g}, so that ten periods take "
+        f"{10 * needed:.1g} steps; C is limited to {MAX_PERIOD:,}: choose smaller betas, or give C"
+    )
+
+
+def _check_period(period: int, least: int, even: bool = False) -> None:
+    legal = least <= period <= MAX_PERIOD and not (even and period % 2)
+    require(legal, "C", period, f"an{' even' * even} integer >= {least} and <= {MAX_PERIOD:,}")
 
 
 def theorem_1_condition(period: Any, beta2: float) -> Any:
@@ -88,7 +103,7 @@ def theorem_1_period(beta2: float) -> int:
     [50, 730, 9614]
     """
     check_betas(0.0, beta2)
-    return _smallest(lambda period: theorem_1_condition(period, beta2), first=3, stride=1)
+    return _smallest(lambda period: theorem_1_condition(period, beta2), first=3, stride=1, name=f"beta2={beta2!r}")
 
 
 def theorem_1(period: int) -> Line:
@@ -96,7 +111,7 @@ def theorem_1(period: int) -> Line:
 
     x < 0 is optimal. Note that f_t is neither convex nor continuous, although the paper speaks of convex functions.
     """
-    require(period >= 3, "C", period, "an integer >= 3")
+    _check_period(period, least=3)
     slopes = np.concatenate([[-1.0, 2.0], np.zeros(period - 2)])
     return Line(Box(-2, 2), slopes, left=0.0, right=1.0, plateaus=(-100.0, 0.0))
 
@@ -106,7 +121,7 @@ def theorem_2_condition(period: Any, beta1: float, beta2: float) -> Any:
     ratio = beta1 / math.sqrt(beta2) if beta2 else 0.0
     first = (1 - beta1) * beta1 ** (period - 1) * period <= 1 - beta1 ** (period - 1)
     second = beta2 ** ((period - 2) / 2) * period**2 <= 1
-    series = 1 + ratio * (1 - ratio ** (period - 1)) / (1 - ratio)
+    series = 1 + ratio * (1 - ratio ** (period - 1)) / (1 - ratio) if ratio < 1 else period  # β₁/√β₂ may round to 1
     third = 3 * (1 - beta1) / (2 * math.sqrt(1 - beta2)) * series + beta1 ** (period / 2 - 1) / (1 - beta1) < period / 3
     return first & second & third
 
@@ -118,13 +133,46 @@ def theorem_2_period(beta1: float, beta2: float) -> int:
     (42622, 3218, 20)
     """
     check_betas(beta1, beta2)
-    return _smallest(lambda period: theorem_2_condition(period, beta1, beta2), first=2, stride=2)
+    return _smallest(
+        lambda period: theorem_2_condition(period, beta1, beta2),
+        first=2,
+        stride=2,
+        name=f"beta1={beta1!r}, beta2={beta2!r}",
+    )
 
 
 def theorem_2(period: int) -> Line:
     """Theorem 2: on [−1, 1] the loss is C·x once every C steps and −x otherwise; x = −1 is optimal."""
-    require(period >= 2 and period % 2 == 0, "C", period, "an even integer >= 2")
+    _check_period(period, least=2, even=True)
     return Line(Box(-1, 1), np.concatenate([[float(period)], -np.ones(period - 1)]))
+
+
+def theorem_3_condition(period: Any, beta1: float, beta2: float, delta: float = 1.0) -> Any:
+    """Whether C is so large that Adam's expected step provably points away from x* = −1, at every t.
+
+    The paper asks for "a large constant C" without a formula; this one is sufficient. With p = (1+δ)/(C+1) and
+    γ = β₁/√β₂, Jensen's inequality for 1/√v and |β₁ⁱC|/√(β₂ⁱC²) = γⁱ give E[step] ≥ 0 if::
+
+        (1−p)/√(β₂(pC² + 1−p) + 1−β₂) ≥ p/√(1−β₂) + β₁·p/(√(β₂(1−β₂))·(1−γ))
+    """
+    p = (1 + delta) / (period + 1)
+    ratio = beta1 / math.sqrt(beta2) if beta2 else 0.0
+    away = (1 - p) / np.sqrt(beta2 * (p * period**2 + 1 - p) + 1 - beta2)
+    back = p / math.sqrt(1 - beta2)
+    if beta1:
+        back = back + beta1 * p / (math.sqrt(beta2 * (1 - beta2)) * max(1 - ratio, 1e-300))
+    return (p < 1) & (away >= back)
+
+
+def theorem_3_period(beta1: float, beta2: float, delta: float = 1.0) -> int:
+    """The smallest C that meets :func:`theorem_3_condition`.
+
+    >>> theorem_3_period(0.0, 0.5), theorem_3_period(0.0, 0.9)
+    (10, 74)
+    """
+    check_betas(beta1, beta2)
+    name = f"beta1={beta1!r}, beta2={beta2!r}"
+    return _smallest(lambda period: theorem_3_condition(period, beta1, beta2, delta), first=2, stride=1, name=name)
 
 
 def theorem_3(period: int, steps: int, seed: int, delta: float = 1.0) -> Line:
@@ -132,7 +180,7 @@ def theorem_3(period: int, steps: int, seed: int, delta: float = 1.0) -> Line:
 
     The expected loss is δ·x, so x = −1 is optimal.
     """
-    require(period >= 2, "C", period, "an integer >= 2")
+    _check_period(period, least=2)
     require(0 < delta < period, "delta", delta, f"in (0, C) = (0, {period}), so that (1+delta)/(C+1) is a probability")
     require(steps >= 1, "steps", steps, "at least 1")
     rare = np.random.default_rng(seed).random(steps) < (1 + delta) / (period + 1)
@@ -147,7 +195,12 @@ class Counterexample(NamedTuple):
 
 
 def smallest_counterexample(
-    steps: int, name: str = "AdaBound", alpha: float = 1e-6, beta2: float = 0.9
+    steps: int,
+    name: str = "AdaBound",
+    alpha: float = 1e-6,
+    beta2: float = 0.9,
+    beta1: float = 0.0,
+    beta1_decay: float = 1.0,
 ) -> Counterexample:
     """f_t(x) = x on [−1, 1] from x₁ = 1, with η_u = 1 and η_l = 10⁻⁶ for t < T, then 1.
 
@@ -155,8 +208,10 @@ def smallest_counterexample(
     """
     require(steps >= 1, "steps", steps, "at least 1")
     problem = Line(Box(-1, 1), np.ones(1), x1=1.0)
-    bounds = _Late(steps)
-    return Counterexample(problem, Method(name, alpha=alpha, beta2=beta2, final_lr=1.0, bounds=bounds))
+    method = Method(
+        name, alpha=alpha, beta1=beta1, beta2=beta2, beta1_decay=beta1_decay, final_lr=1.0, bounds=_Late(steps)
+    )
+    return Counterexample(problem, method)
 
 
 @dataclass(frozen=True)
@@ -173,6 +228,8 @@ def savarese(
     steps: int, seed: int, name: str = "AdaBound", alpha: float = 0.266, period: int = 10, beta2: float = 0.5
 ) -> Counterexample:  # fmt: skip
     """Savarese (2019), Corollary 1: Theorem 3's problem with η_l = α/C, and η_u = α/√(1−β₂) until T, then α/C."""
+    _check_period(period, least=2)
+    check_betas(0.0, beta2)
     bounds = _Wide(steps, period / math.sqrt(1 - beta2))
     method = Method(name, alpha=alpha, beta2=beta2, final_lr=alpha / period, bounds=bounds)
     return Counterexample(theorem_3(period, steps, seed), method)

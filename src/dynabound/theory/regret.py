@@ -6,6 +6,7 @@ All right-hand sides are functions of T and come as an array: entry T − 1 is t
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +43,7 @@ def theorem_4(run: Trajectory) -> Floats:
     """
     inverse, momentum = _inverse_rates(run), _momentum_sum(run)
     # The first sum: √T/η̂_T = 1/η_T.
-    return _total(run, inverse.sum(1) + momentum)
+    return _total(run, inverse.sum(1) + momentum, coefficients(run.method, 1).upper[0])
 
 
 def corollary(run: Trajectory) -> Floats:
@@ -53,7 +54,7 @@ def corollary(run: Trajectory) -> Floats:
     inverse = _inverse_rates(run)
     smallest = coefficients(run.method, 1).lower[0]
     middle = beta1 * inverse.shape[1] / ((1 - float(decay)) ** 2 * smallest) if beta1 else 0.0
-    return _total(run, inverse.sum(1) + middle)
+    return _total(run, inverse.sum(1) + middle, coefficients(run.method, 1).upper[0])
 
 
 def corrected(run: Trajectory) -> Floats:
@@ -63,13 +64,15 @@ def corrected(run: Trajectory) -> Floats:
 
         D∞²/(2(1−β₁))·[2dM(√T−1) + Σ_i (1/η_{1,i} + Σ_t β₁ₜ/η_{t,i})] + (2√T−1)·R∞G₂²/(1−β₁)
 
-    with M from :func:`dynabound.bounds.certificate`. Infinite where no M exists.
+    with M from :func:`dynabound.bounds.certificate` and R∞ the largest η_u(t), t ≤ T: the paper's η_u(1) would be
+    too small for an η_u that rises. Infinite where no M exists.
     """
     inverse, method = _inverse_rates(run), run.method
     m = bound_functions.certificate(method.bounds, method.gamma, method.final_lr, run.steps).m
     # ∞·0 at T = 1, where M plays no part.
     growth = np.where(run.at > 1, 2 * inverse.shape[1] * m * np.maximum(np.sqrt(run.at) - 1, 1e-300), 0.0)
-    return _total(run, growth + inverse[0].sum() + _momentum_sum(run))
+    largest = np.maximum.accumulate(coefficients(method, run.steps).upper)
+    return _total(run, growth + inverse[0].sum() + _momentum_sum(run), largest)
 
 
 def decreases(run: Trajectory) -> NDArray[np.bool_]:
@@ -91,9 +94,9 @@ def _momentum_sum(run: Trajectory) -> Floats:
     return np.cumsum(coefficients(run.method, run.steps).beta1 * (1 / run.rate).sum(1))
 
 
-def _total(run: Trajectory, inverse: Floats) -> Floats:
-    """D∞²/(2(1−β₁))·``inverse`` + (2√T−1)·R∞G₂²/(1−β₁)."""
-    noise = (2 * np.sqrt(run.at) - 1) * coefficients(run.method, 1).upper[0] * run.problem.gradient_bound**2
+def _total(run: Trajectory, inverse: Floats, largest: Any) -> Floats:
+    """D∞²/(2(1−β₁))·``inverse`` + (2√T−1)·R∞G₂²/(1−β₁), where R∞ = ``largest``."""
+    noise = (2 * np.sqrt(run.at) - 1) * largest * run.problem.gradient_bound**2
     total: Floats = (run.problem.domain.diameter**2 / 2 * inverse + noise) / (1 - run.method.beta1)
     return total
 
@@ -149,6 +152,6 @@ def certificate(
     inverse = numbers.root / numbers.lower
     root = float(np.sqrt(steps))
     growth = 2 * found.m * (root - 1) + inverse[0] + (numbers.beta1 * inverse).sum()
-    noise = (2 * root - 1) * numbers.upper[0] * gradient_bound**2 / (1 - beta1)
+    noise = (2 * root - 1) * found.largest_upper * gradient_bound**2 / (1 - beta1)
     bound = float(dimension * diameter**2 / (2 * (1 - beta1)) * growth + noise)
     return RegretCertificate(**vars(found), steps=steps, regret=bound)

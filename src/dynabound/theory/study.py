@@ -7,10 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from dynabound._checks import require
 from dynabound.theory.framework import Steps, Trajectory
 from dynabound.theory.methods import Method
+from dynabound.theory.statements import Statement
 
 SGDM_MOMENTUM = 0.9
+MAX_STEPS = 10_000_000
+"""The largest T: a trajectory's coefficients take 40 bytes a step."""
+SMALL_TREND = 0.05
+"""A curve is flat if it changes less than this per decade of steps (of t, or of log t for a regret)."""
 _LETTERS = {
     "alpha": "α", "period": "C", "alpha_amsgrad": "α of AMSGrad", "beta1": "β₁", "beta2": "β₂", "steps": "T",
     "final_lr": "α*", "gamma": "γ", "scheme": "step", "delta": "δ",
@@ -22,13 +28,32 @@ _LETTERS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, what was measured, and whether the claim holds."""
+    """A claim, whose it is, what was measured, and whether the claim holds."""
 
     claim: str
     measured: str
-    holds: bool
+    holds: bool | None
+    """None: not decided, because T is too short or nothing was run."""
     settings: str = ""
     """Where these differ from the demonstration's."""
+    source: str = "ours"
+    """Whose claim it is: "paper l. N" (the line in the paper's LaTeX source), "Savarese 2019" or "ours"."""
+    statement: str = ""
+    """The name of the paper's statement that the claim is a test of; empty if it is not the paper's."""
+    kind: str = "ours"
+    """"theorem" or "sentence" for the paper's (see :mod:`dynabound.theory.statements`), otherwise "ours"."""
+    expected: bool = True
+    """What is known to come out at the default settings: a claim that is known to be false is expected to fail."""
+
+    @property
+    def verdict(self) -> str:
+        """``holds`` in a word: "holds", "fails" or "undecided"."""
+        return "undecided" if self.holds is None else "holds" if self.holds else "fails"
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether the verdict is the known one."""
+        return self.holds == self.expected
 
 
 @dataclass(frozen=True)
@@ -41,9 +66,33 @@ class Demonstration:
     verdicts: list[Verdict] = field(default_factory=list)
     data: dict[str, Any] = field(default_factory=dict)
 
-    def judge(self, claim: str, measured: str, holds: bool, settings: str = "") -> None:
-        """Add a verdict."""
-        self.verdicts.append(Verdict(claim, measured, bool(holds), settings))
+    def judge(
+        self,
+        claim: str,
+        measured: str,
+        holds: bool | None,
+        settings: str = "",
+        *,
+        of: Statement | None = None,
+        source: str = "ours",
+        expected: bool = True,
+    ) -> None:
+        """Add a verdict; ``of`` is the paper's statement that it tests, otherwise ``source`` says whose claim it is."""
+        holds = None if holds is None else bool(holds)
+        whose = (source, "", "ours") if of is None else (f"paper l. {of.line}", of.name, of.kind)
+        self.verdicts.append(Verdict(claim, measured, holds, settings, *whose, expected))
+
+    @property
+    def statements(self) -> dict[str, str]:
+        """What became of each of the paper's statements: "refuted" if a claim fails, else "undecided" or "holds"."""
+        found: dict[str, list[str]] = {}
+        for verdict in self.verdicts:
+            if verdict.statement:
+                found.setdefault(verdict.statement, []).append(verdict.verdict)
+        return {
+            name: "refuted" if "fails" in words else "undecided" if "undecided" in words else "holds"
+            for name, words in found.items()
+        }
 
     @property
     def summary(self) -> str:
@@ -55,7 +104,35 @@ class Demonstration:
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as numbers, strings, lists and dicts, for JSON."""
-        return to_json({**vars(self), "verdicts": [vars(verdict) for verdict in self.verdicts]})  # type: ignore[no-any-return]
+        verdicts = [
+            {**vars(verdict), "verdict": verdict.verdict, "as_expected": verdict.as_expected}
+            for verdict in self.verdicts
+        ]
+        return to_json({**vars(self), "verdicts": verdicts, "statements": self.statements})  # type: ignore[no-any-return]
+
+
+def check_size(steps: int, seeds: int = 1, most: int = MAX_STEPS) -> None:
+    """Raise unless ``steps`` and ``seeds`` are at least 1, and their product is small enough to be run."""
+    require(1 <= steps <= MAX_STEPS, "steps", steps, f"at least 1 and at most {MAX_STEPS:,}")
+    allowed = f"at least 1 and, with steps={steps}, at most {max(most // steps, 1):,}: {seeds * steps:,} steps in all"
+    require(1 <= seeds <= max(most // steps, 1), "seeds", seeds, allowed)
+
+
+def trend(at: Steps, values: Any) -> float:
+    """The slope of ``values`` against log₁₀ t over the last decade of the recorded steps ``at``."""
+    last = at >= at[-1] / 10
+    return float(np.polyfit(np.log10(at[last]), np.asarray(values)[last], 1)[0]) if last.sum() > 1 else 0.0
+
+
+def limit(reached: bool, toward: float, arrived: bool, can_move: bool) -> bool | None:
+    """Whether a limit is reached, judged from T steps; None if T is too short to say.
+
+    ``toward`` is the trend over the last decade, positive towards the limit; ``arrived`` says that x stands at the
+    point that the limit implies; ``can_move`` that it stands still at none.
+    """
+    if reached:
+        return True if arrived or toward > -SMALL_TREND else None
+    return None if toward > SMALL_TREND or (can_move and toward > -SMALL_TREND) else False
 
 
 def _shown(value: Any) -> str:

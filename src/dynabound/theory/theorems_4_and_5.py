@@ -11,15 +11,19 @@ import numpy as np
 import torch
 
 from dynabound import bounds as bound_functions
-from dynabound._checks import require
-from dynabound.theory import problems
+from dynabound.theory import lemmas, problems, statements
 from dynabound.theory.fast import ProgressCallback, race
 from dynabound.theory.framework import play
-from dynabound.theory.methods import Method, bound_arrays
+from dynabound.theory.methods import Method, bound_arrays, check_betas
 from dynabound.theory.regret import corollary, corrected, decreases, regret, theorem_4
-from dynabound.theory.study import Demonstration, log_spaced
+from dynabound.theory.study import Demonstration, check_size, log_spaced
 
 BOUNDED = ("AdaBound", "AMSBound")
+THEOREMS = dict(zip(BOUNDED, (statements.THEOREM_4, statements.THEOREM_5), strict=True))
+SAVARESE = "Savarese 2019"
+MOST_RANDOM_STEPS = 100_000
+"""The most steps of all seeds together; each is made by up to 216 methods, at some 20,000 steps a second."""
+MOST_RECORDED_STEPS = 10_000_000
 MOMENTA: tuple[dict[str, Any], ...] = (
     dict(beta1=0.0),
     dict(beta1=0.9),
@@ -63,7 +67,8 @@ def regret_bounds(
     progress: ProgressCallback | None = None,
 ) -> Demonstration:
     """Theorem 4's inequality against measured regret, and the step of its proof that fails."""
-    require(seeds >= 1, "seeds", seeds, "at least 1")
+    check_size(steps, seeds, MOST_RANDOM_STEPS)
+    check_betas(0.0, 0.0 if beta2 is None else beta2)
     alphas = (1e-3, 1e-2, 1e-1) if alpha is None else (alpha,)
     squares = (0.9, 0.99, 0.999) if beta2 is None else (beta2,)
     gammas = (0.001, 0.01, 0.1) if gamma is None else (gamma,)
@@ -73,12 +78,13 @@ def regret_bounds(
         dict(alpha=alphas, beta2=squares, gamma=gammas, final_lr=final_lr, steps=steps, seeds=seeds),
     )
     trials: list[_Trial] = []
-    for i, (kind, seed) in enumerate(product(problems.KINDS, range(seeds))):
-        problem = problems.random_problem(kind, seed, steps)
+    for i, (kind, seed) in enumerate(product(range(len(problems.KINDS)), range(seeds))):
+        problem = problems.random_problem(problems.KINDS[kind], seed, steps)
         best = float(problem.best(np.array([steps]))[0])
         for name, a, b, g in product(BOUNDED, alphas, squares, gammas):
-            # The seed also selects the momentum schedule.
-            numbers = dict(alpha=a, beta2=b, gamma=g, final_lr=final_lr, **MOMENTA[seed % len(MOMENTA)])
+            # Every momentum schedule is used, however few seeds there are.
+            momentum = MOMENTA[(kind + seed) % len(MOMENTA)]
+            numbers = dict(alpha=a, beta2=b, gamma=g, final_lr=final_lr, **momentum)
             trials.append(_trial(problem, best, Method(name, **_with_admissible_beta1(numbers)), steps))
         if progress is not None:
             progress(i + 1, seeds * len(problems.KINDS))
@@ -86,6 +92,7 @@ def regret_bounds(
     _judge_proof(demo, trials, gammas)
     _judge_m(demo, gammas, final_lr)
     _judge_growth(demo, final_lr)
+    _judge_lemmas(demo, min(steps, 300), final_lr)
     demo.data.update(
         ratio_theorem=[trial.theorem for trial in trials],
         ratio_corrected=[trial.corrected for trial in trials],
@@ -102,17 +109,17 @@ def _with_admissible_beta1(numbers: dict[str, Any]) -> dict[str, Any]:
 
 
 def _judge_inequalities(demo: Demonstration, trials: list[_Trial]) -> None:
-    def judge(claim: str, ratios: Sequence[float]) -> None:
+    def judge(claim: str, ratios: Sequence[float], **whose: Any) -> None:
         broken = sum(ratio > 1 for ratio in ratios)
         measured = f"broken in {broken} of {len(ratios)} runs, largest R_T/right-hand side {max(ratios):.3g}"
-        demo.judge(claim, measured, broken == 0, "random convex problems")
+        demo.judge(claim, measured, broken == 0, "random convex problems", **whose)
 
-    for name, theorem in zip(BOUNDED, ("Theorem 4", "Theorem 5"), strict=True):
-        judge(f"{theorem}'s inequality ({name})", [trial.theorem for trial in trials if trial.method.name == name])
+    for name, statement in statements.ON_RANDOM_PROBLEMS.items():
+        ratios = [trial.theorem for trial in trials if trial.method.name == name]
+        judge(f"{THEOREMS[name].name}'s inequality ({name})", ratios, of=statement)
     cases = [trial.corollary for trial in trials if trial.corollary is not None]
-    if cases:
-        judge("The corollary's inequality (β₁λ^(t−1))", cases)
-    judge("The corrected guarantee, with M", [trial.corrected for trial in trials])
+    judge("The corollary's inequality (β₁λ^(t−1))", cases, of=statements.COROLLARY_ON_RANDOM_PROBLEMS)
+    judge("The corrected guarantee, with M", [trial.corrected for trial in trials], source=SAVARESE)
 
 
 def _judge_proof(demo: Demonstration, trials: list[_Trial], gammas: Sequence[float]) -> None:
@@ -120,12 +127,14 @@ def _judge_proof(demo: Demonstration, trials: list[_Trial], gammas: Sequence[flo
     for gamma in gammas:
         found = {name: [trial.share for trial in trials if (trial.method.name, trial.method.gamma) == (name, gamma)]
                  for name in BOUNDED}  # fmt: skip
-        share = shares[f"{gamma:g}"] = {name: float(np.mean(values)) for name, values in found.items()}
-        measured = (
-            "decreases at " + ", ".join(f"{value:.1%} ({name})" for name, value in share.items()) + " of all (t, i)"
+        shares[f"{gamma:g}"] = {name: float(np.mean(values)) for name, values in found.items()}
+        parts = [f"{np.mean(x):.1%} ({name}; single runs {min(x):.0%} to {max(x):.0%})" for name, x in found.items()]
+        measured = f"decreases at {', '.join(parts)} of all (t, i)"
+        never, claim = (
+            not any(any(values) for values in found.values()),
+            "1/η_t never decreases (the proof's last step)",
         )
-        never = not any(any(values) for values in found.values())
-        demo.judge("1/η_t never decreases (the proof's last step)", measured, never, f"γ = {gamma:g}")
+        demo.judge(claim, measured, never, f"γ = {gamma:g}", of=statements.INVERSE_RATES_GROW, expected=False)
     demo.data["share"] = shares
     threshold = demo.data["gamma_threshold"] = _threshold()
     measured = f"smallest such γ, by bisection: {threshold:.4f}"
@@ -165,10 +174,31 @@ def _judge_growth(demo: Demonstration, final_lr: float) -> None:
         run = play(problem, Method("AdaBound", beta2=0.99, gamma=0.1, final_lr=final_lr, **momentum), 4000)
         right = theorem_4(run)
         power = float(np.log(right[3999] / right[999]) / np.log(4))
-        shown = {1.0: "constant", 0.99: "β₁·0.99^(t−1)", "harmonic": "β₁/t"}[run.method.beta1_decay]
-        shown = f"β₁ₜ {shown}" if run.method.beta1 else "β₁ = 0"
-        claim = "Theorem 4's right-hand side is O(√T)"
-        demo.judge(claim, f"grows like T^{power:.2f} from T = 1,000 to 4,000", power < 0.75, shown)
+        decay = run.method.beta1_decay
+        shown, statement = (
+            {
+                1.0: ("β₁ₜ = β₁", statements.SQRT_T_FOR_ANY_BETA1),
+                0.99: ("β₁ₜ = β₁·0.99^(t−1)", statements.SQRT_T),
+                "harmonic": ("β₁ₜ = β₁/t", statements.SQRT_T_HARMONIC),
+            }[decay]
+            if run.method.beta1
+            else ("β₁ = 0", statements.SQRT_T)
+        )
+        measured, expected = f"grows like T^{power:.2f} from T = 1,000 to 4,000", run.method.beta1 == 0 or decay != 1
+        demo.judge(
+            "Theorem 4's right-hand side is O(√T)", measured, power < 0.75, shown, of=statement, expected=expected
+        )
+
+
+def _judge_lemmas(demo: Demonstration, steps: int, final_lr: float) -> None:
+    streams = [problems.random_problem(kind, 0, steps) for kind in problems.KINDS]
+    runs = [
+        play(stream, Method(name, beta2=0.99, gamma=0.1, final_lr=final_lr, **momentum), steps)
+        for stream, name, momentum in product(streams, BOUNDED, MOMENTA)
+    ]
+    lemmas.judge_lemma_1(demo)
+    lemmas.judge_lemma_2(demo)
+    lemmas.judge_lemma_3(demo, runs)
 
 
 def _curves(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
@@ -210,7 +240,9 @@ def counterexample(
     progress: ProgressCallback | None = None,
 ) -> Demonstration:
     """Two problems that meet every assumption of Theorem 4 and break its inequality."""
-    require(seeds >= 1, "seeds", seeds, "at least 1")
+    check_size(steps, seeds, MOST_RECORDED_STEPS)
+    check_betas(0.0, 0.0 if beta2 is None else beta2)
+    problems.savarese(1, 0, period=period)  # checks C
     small: dict[str, Any] = dict(alpha=1e-6 if alpha is None else alpha, beta2=0.9 if beta2 is None else beta2)
     other = dict(alpha=0.266 if alpha is None else alpha, beta2=0.5 if beta2 is None else beta2)
     demo = Demonstration(
@@ -221,18 +253,33 @@ def counterexample(
     met = all(_meets(problems.smallest_counterexample(horizon).method, horizon) for horizon in (4, 100))
     measured = "monotone, positive, equal limits, β₁ = 0" if met else "not met"
     demo.judge("The smallest counterexample meets Theorem 4's assumptions", measured, met)
-    for name, theorem in zip(BOUNDED, ("Theorem 4", "Theorem 5"), strict=True):
+    for name, theorem in THEOREMS.items():
         found = demo.data[f"smallest {name}"] = crossing(name, [*range(1, 31), 100], **small)
         for t, r, right, sure in zip(*found.values(), strict=True):
             if t in (4, 100):
                 shown, measured = f"smallest, T = {t:g}, {name}", f"R_T = {r:.4f}, right-hand side {right:g}"
-                demo.judge(f"{theorem}'s inequality", measured, r <= right, shown)
-                demo.judge("The corrected guarantee", f"R_T = {r:.4f}, at most {sure:.3g}", r <= sure, shown)
+                demo.judge(f"{theorem.name}'s inequality", measured, r <= right, shown, of=theorem, expected=False)
+                measured = f"R_T = {r:.4f}, at most {sure:.3g}"
+                demo.judge("The corrected guarantee", measured, r <= sure, shown, source=SAVARESE)
+    _judge_corollary(demo, small)
     run = race([problems.smallest_counterexample(100, **small)], 100)[0]
     demo.data["path"] = dict(t=run.at, x=run.x[:, 0], rate=run.rate[:, 0] * np.sqrt(run.at))
     for name in BOUNDED:
         _judge_savarese(demo, name, progress)
     return demo
+
+
+def _judge_corollary(demo: Demonstration, small: dict[str, Any]) -> None:
+    """The smallest counterexample also breaks the corollary: with β₁ = 0, and with a β₁ > 0 that decays."""
+    for beta1, decay in ((0.0, 0.5), (1e-9, 0.5)):
+        run = race([problems.smallest_counterexample(4, beta1=beta1, beta1_decay=decay, **small)], 4)[0]
+        r, right = float(regret(run)[-1]), float(corollary(run)[-1])
+        measured, shown = (
+            f"R_T = {r:.4f}, right-hand side {right:.4g}",
+            f"smallest, T = 4, β₁ = {beta1:g}, λ = {decay:g}",
+        )
+        claim = "The corollary's inequality"
+        demo.judge(claim, measured, r <= right, shown, of=statements.COROLLARY, expected=False)
 
 
 def _meets(method: Method, horizon: int) -> bool:
@@ -246,13 +293,14 @@ def _judge_savarese(demo: Demonstration, name: str, progress: ProgressCallback |
     examples = [problems.savarese(steps, seed, name, **numbers) for seed in range(seeds)]
     met = _meets(examples[0].method, steps)
     shown = f"Savarese, T = {steps:,}, {seeds} seeds, {name}"
-    demo.judge("Savarese's example meets Theorem 4's assumptions", "yes" if met else "no", met, shown)
+    demo.judge("Savarese's example meets Theorem 4's assumptions", "yes" if met else "no", met, shown, source=SAVARESE)
     runs = race(examples, steps, progress=progress)
     at = log_spaced(steps, 200)
     ratios = np.array([regret(run, at) / theorem_4(run)[at - 1] for run in runs])
     sure = max(float((regret(run, run.at) / corrected(run))[-1]) for run in runs)
     measured = f"R_T/right-hand side {ratios[:, -1].min():.3g} to {ratios[:, -1].max():.3g}"
-    theorem = "Theorem 4" if name == "AdaBound" else "Theorem 5"
-    demo.judge(f"{theorem}'s inequality", measured, ratios[:, -1].max() <= 1, shown)
-    demo.judge("The corrected guarantee", f"R_T/right-hand side at most {sure:.3g}", sure <= 1, shown)
+    theorem, holds = THEOREMS[name], bool(ratios[:, -1].max() <= 1)
+    demo.judge(f"{theorem.name}'s inequality", measured, holds, shown, of=theorem, expected=name != "AdaBound")
+    measured = f"R_T/right-hand side at most {sure:.3g}"
+    demo.judge("The corrected guarantee", measured, sure <= 1, shown, source=SAVARESE)
     demo.data[f"savarese {name}"] = dict(t=at, ratios=ratios)

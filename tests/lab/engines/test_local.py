@@ -1,15 +1,18 @@
-"""Runs in processes that die, raise and are told to stop."""
+"""Runs in processes that die, raise and are asked to stop."""
 
 import signal
 
 import pytest
 import torch
 
-from dynabound.lab.engines.local import LocalEngine, attend, cores, placed
+from dynabound.lab.engines.base import cores, run_with_events
+from dynabound.lab.engines.local import LocalEngine, assign_device
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
 from helpers import tiny_studies as cases
 from helpers import worker
+
+pytestmark = pytest.mark.processes
 
 
 @pytest.fixture(scope="module")
@@ -24,13 +27,13 @@ def ends(events):
 
 def test_all_runs_end_and_give_the_numbers_of_one_process(engine, tmp_path):
     specs = cases.specs(5)
-    events = list(engine.run(specs, Store(tmp_path / "two")))
+    events = list(cases.execute(engine, specs, Store(tmp_path / "two")))
     assert ends(events) == {spec.name: "finished" for spec in specs}
     started = [event.run for event in events if event.state == "started"]
     assert started == [spec.name for spec in specs]
     epochs = [event.progress.metrics["epoch"] for event in events if event.progress and event.progress.metrics]
     assert sorted(epochs) == sorted([1, 2, 3] * 5)
-    list(cases.InProcess().run(specs, Store(tmp_path / "one")))
+    list(cases.execute(cases.InProcess(), specs, Store(tmp_path / "one")))
     assert cases.numbers(Store(tmp_path / "two")) == cases.numbers(Store(tmp_path / "one"))
 
 
@@ -40,7 +43,7 @@ def test_a_death_is_retried_and_the_second_is_a_failure(engine, tmp_path):
     always = RunSpec(**cases.TINY, optimizer="helpers.deadly:Dies")
     raises = RunSpec(**cases.TINY, optimizer="helpers.deadly:Raises")
     good = cases.specs(2)
-    events = list(engine.run([always, once, raises, *good], store))
+    events = list(cases.execute(engine, [always, once, raises, *good], store))
     expected = {once.name: "finished", always.name: "failed", raises.name: "failed"}
     assert ends(events) == {**expected, **{spec.name: "finished" for spec in good}}
     assert [event.run for event in events if event.state == "retried"].count(always.name) == 1
@@ -60,7 +63,7 @@ def test_it_is_said_once_who_is_waited_for(tmp_path, caplog):
         raise LockedError("run x is being trained by pid 1")
 
     (spec,) = cases.specs(1)
-    event = attend(spec, Store(tmp_path), lambda event: None, lambda: next(answers), train)
+    event = run_with_events(spec, Store(tmp_path), lambda event: None, lambda: next(answers), train)
     assert event.state == "stopped"
     assert [record.getMessage() for record in caplog.records] == ["run x is being trained by pid 1; waiting"]
 
@@ -68,7 +71,7 @@ def test_it_is_said_once_who_is_waited_for(tmp_path, caplog):
 def test_what_cannot_be_run_fails_with_its_reason(engine, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     spec = RunSpec("ptb", hidden=4)
-    (failed,) = [event for event in engine.run([spec], Store(tmp_path / "runs")) if event.state == "failed"]
+    (failed,) = [event for event in cases.execute(engine, [spec], Store(tmp_path / "runs")) if event.state == "failed"]
     assert "dynabound data fetch ptb" in failed.error
     assert Store(tmp_path / "runs").run(spec).status()["state"] == "failed"
 
@@ -76,7 +79,7 @@ def test_what_cannot_be_run_fails_with_its_reason(engine, tmp_path, monkeypatch)
 def test_leaving_lets_runs_save_themselves(tmp_path):
     (spec,) = cases.specs(1, epochs=100_000)
     with LocalEngine(jobs=1) as engine:
-        for event in engine.run([spec], Store(tmp_path)):
+        for event in cases.execute(engine, [spec], Store(tmp_path)):
             if event.progress and event.progress.epoch > 2:
                 break
     run = Store(tmp_path).run(spec)
@@ -87,8 +90,8 @@ def test_leaving_lets_runs_save_themselves(tmp_path):
 @pytest.mark.parametrize("after", [1, 7])
 def test_a_killed_command_goes_on_where_it_was(after, engine, tmp_path):
     assert worker.run(cases.run_and_die, str(tmp_path / "killed"), after) == -signal.SIGKILL
-    assert set(ends(engine.run(cases.specs(6), Store(tmp_path / "killed"))).values()) == {"finished"}
-    list(cases.InProcess().run(cases.specs(6), Store(tmp_path / "whole")))
+    assert set(ends(cases.execute(engine, cases.specs(6), Store(tmp_path / "killed"))).values()) == {"finished"}
+    list(cases.execute(cases.InProcess(), cases.specs(6), Store(tmp_path / "whole")))
     assert cases.numbers(Store(tmp_path / "killed")) == cases.numbers(Store(tmp_path / "whole"))
 
 
@@ -97,9 +100,9 @@ def test_jobs_default_to_the_cores_or_the_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
     assert LocalEngine(device="cuda").jobs == 3
     assert LocalEngine(jobs=5, device="cuda").jobs == 5
-    assert [placed("cuda", seat, 3) for seat in range(5)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0", "cuda:1"]
-    assert placed("cuda:2", 0, 0) == "cuda:2"
-    assert placed("cpu", 1, 0) == "cpu"
+    assert [assign_device("cuda", slot, 3) for slot in range(5)] == ["cuda:0", "cuda:1", "cuda:2", "cuda:0", "cuda:1"]
+    assert assign_device("cuda:2", 0, 0) == "cuda:2"
+    assert assign_device("cpu", 1, 0) == "cpu"
 
 
 def test_runs_that_are_added_while_others_go_on_are_run_too(engine, tmp_path):

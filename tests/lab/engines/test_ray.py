@@ -1,4 +1,4 @@
-"""Studies on a real Ray of two nodes, which lose processes and nodes, are told to stop, and lose their driver."""
+"""Studies on a real Ray of two nodes: processes, nodes and the driver die, and runs are asked to stop."""
 
 import json
 import os
@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-from contextlib import nullcontext
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,21 +15,22 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab.engines import ray_driver as ray_engine
-from dynabound.lab.engines.local import LocalEngine, cores
+from dynabound.lab.engines.base import cores
+from dynabound.lab.engines.local import LocalEngine
+from dynabound.lab.engines.ray_connection import check_reachable
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.studies import drive as reproduce
-from dynabound.lab.studies import recipes
+from dynabound.lab.studies import drive, recipes
 from dynabound.lab.train import train
+from helpers import private_ray, worker
 from helpers import tiny_studies as cases
-from helpers import worker
 from helpers.runs import assert_follows
 
 # Read by Ray as it is imported: everything binds to 127.0.0.1.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
+pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow]
 LONG = dict(epochs=500)  # seconds, so that there is time to kill it
 
 
@@ -79,7 +80,7 @@ def node_of(cluster, pid: int):
 
 def local_numbers(specs, root):
     with LocalEngine(jobs=cores()) as engine:
-        assert set(ends(engine.run(specs, Store(root))).values()) == {"finished"}
+        assert set(ends(cases.execute(engine, specs, Store(root))).values()) == {"finished"}
     return cases.numbers(Store(root))
 
 
@@ -87,7 +88,7 @@ def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_
     store = Store(tmp_path / "ray")
     first, second, *others = [*cases.specs(2, **LONG), *cases.specs(18)]
     lost, events = {}, []
-    for event in connected.run([first, second, *others], store):
+    for event in cases.execute(connected, [first, second, *others], store):
         events.append(event)
         if event.progress and event.progress.metrics and event.run in (first.name, second.name):
             pid = trainer(store.run(first if event.run == first.name else second))
@@ -102,7 +103,7 @@ def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_
     assert all(lost[event.run] in event.error for event in events if event.state == "retried")
     assert len([event for event in events if event.state == "finished"]) == 20
     assert len(store.runs()) == 20
-    assert not list(store.root.glob(".*")), "the token stays"
+    assert not list(store.root.glob(".*")), "the marker is left"
     assert cases.numbers(store) == local_numbers([first, second, *others], tmp_path / "local")
 
 
@@ -118,9 +119,9 @@ def roomy(cluster):
 
 @pytest.fixture(params=["shared", "not shared"])
 def sharing(request, monkeypatch):
-    """Whether tasks see the driver's store. If they do not see its token, they do not."""
+    """Whether tasks see the driver's store."""
     if request.param == "not shared":
-        monkeypatch.setattr(ray_engine._Round, "token", lambda self: nullcontext())
+        cases.hide_marker(monkeypatch)
     return request.param
 
 
@@ -128,7 +129,7 @@ def test_a_run_that_raises_or_always_dies_fails_alone(engine, tmp_path):
     raises = RunSpec(**cases.TINY, optimizer="helpers.deadly:Raises")
     always = RunSpec(**cases.TINY, optimizer="helpers.deadly:Dies")
     (good,) = cases.specs(1)
-    events = list(engine.run([always, raises, good], Store(tmp_path)))
+    events = list(cases.execute(engine, [always, raises, good], Store(tmp_path)))
     assert ends(events) == {raises.name: "failed", always.name: "failed", good.name: "finished"}
     assert [event.run for event in events if event.state == "retried"] == [always.name]
     errors = {event.run: event.error for event in events if event.state == "failed"}
@@ -140,10 +141,10 @@ def test_a_run_that_raises_or_always_dies_fails_alone(engine, tmp_path):
 
 
 def test_a_store_that_is_not_shared_is_written_by_the_driver(engine, tmp_path, monkeypatch):
-    monkeypatch.setattr(ray_engine._Round, "token", lambda self: nullcontext())
+    cases.hide_marker(monkeypatch)
     store, raises = Store(tmp_path / "ray"), RunSpec(**cases.TINY, optimizer="helpers.deadly:Raises")
     specs, during = cases.specs(3), set()
-    for event in engine.run([*specs, raises], store):
+    for event in cases.execute(engine, [*specs, raises], store):
         if event.progress:
             run = store.find(event.run)
             during.add((run.status()["state"], trainer(run), run.environment()[-1]["shared"]))
@@ -158,12 +159,12 @@ def test_a_store_that_is_not_shared_is_written_by_the_driver(engine, tmp_path, m
         assert sorted(path.name for path in ours.folder.iterdir()) == sorted(p.name for p in theirs.folder.iterdir())
 
 
-def test_leaving_lets_runs_save_themselves_and_they_go_on(connected, sharing, tmp_path):
+def test_leaving_lets_runs_save_a_checkpoint_and_they_resume(connected, sharing, tmp_path):
     (spec,) = cases.specs(1, **LONG)
     waiting = cases.specs(4, epochs=100_000)
     store = Store(tmp_path / "ray")
     with RayEngine("auto") as engine:
-        for event in engine.run([spec, *waiting], store):
+        for event in cases.execute(engine, [spec, *waiting], store):
             if event.run == spec.name and event.progress and event.progress.epoch > 2:
                 break
     stopped = store.run(spec).load_checkpoint()["epoch"]
@@ -171,8 +172,8 @@ def test_leaving_lets_runs_save_themselves_and_they_go_on(connected, sharing, tm
     assert stopped > 2
     assert {run.status()["state"] for run in store.runs()} <= {"stopped", "new"}
     with RayEngine("auto") as engine:
-        events = list(engine.run([spec], store))
-    assert min(event.progress.epoch for event in events if event.progress) >= stopped, "it began anew"
+        events = list(cases.execute(engine, [spec], store))
+    assert min(event.progress.epoch for event in events if event.progress) >= stopped, "it started over"
     for run in store.runs():
         if run.spec() in waiting:
             run.remove()
@@ -180,10 +181,10 @@ def test_leaving_lets_runs_save_themselves_and_they_go_on(connected, sharing, tm
 
 
 def run_and_die(address: str, root: str, after: int) -> None:
-    """A driver that is killed when so many runs have finished."""
+    """A driver that is killed when ``after`` runs have finished."""
     with RayEngine(address) as engine:
         finished = 0
-        for event in engine.run(cases.specs(6), Store(root)):
+        for event in cases.execute(engine, cases.specs(6), Store(root)):
             finished += event.state == "finished"
             if finished == after:
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -196,7 +197,7 @@ def test_a_killed_driver_loses_nothing_that_is_finished(cluster, engine, tmp_pat
                 if run.status()["state"] == "finished"}  # fmt: skip
     assert len(finished) >= 3
     started = []
-    reproduce.complete(lambda loss: cases.specs(6), store, engine, lambda specs: started.extend(specs), lambda event: 0)
+    drive.complete(lambda loss: cases.specs(6), store, engine, lambda specs: started.extend(specs), lambda event: 0)
     assert not finished.keys() & {spec.name for spec in started}
     for name, time in finished.items():
         assert (store.find(name).folder / "status.json").stat().st_mtime_ns == time, "it was run again"
@@ -206,7 +207,7 @@ def test_a_killed_driver_loses_nothing_that_is_finished(cluster, engine, tmp_pat
 def test_two_ranks_follow_one(connected, roomy, tmp_path):
     spec = RunSpec("digits", hidden=16, epochs=3)
     with RayEngine("auto", cpus=2, ranks=2) as engine:
-        events = list(engine.run([spec], Store(tmp_path / "two")))
+        events = list(cases.execute(engine, [spec], Store(tmp_path / "two")))
     assert ends(events) == {spec.name: "finished"}
     assert [e.progress.metrics["epoch"] for e in events if e.progress and e.progress.metrics] == [1, 2, 3]
     run = Store(tmp_path / "two").run(spec)
@@ -215,10 +216,10 @@ def test_two_ranks_follow_one(connected, roomy, tmp_path):
 
 
 def test_the_command_on_a_ray_of_its_own(tmp_path):
-    """Ray's own words stay out of the answer, even when a process dies."""
+    """Ray's own messages stay out of the output, even when a process dies."""
     options = ["--hidden=4", "--epochs=3", "--examples=64", "--batch-size=32", "--seeds=1", f"--out={tmp_path}"]
     command = [sys.executable, "-m", "dynabound", "tune", "digits", "--optimizer=helpers.deadly:Dies", *options]
-    answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=120,
+    answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=800,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)  # fmt: skip
     assert answer.returncode == 1, answer.stderr
     assert json.loads(answer.stdout)["helpers.deadly:Dies"]["tried"] == []
@@ -226,7 +227,21 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     assert "process" in run.status()["error"]
 
 
-def test_a_study_goes_on_and_tells_the_traceback_of_a_run_that_raises(connected, tmp_path, monkeypatch):
+def test_a_ray_of_its_own_is_closed_to_other_users():
+    """With ``--address local`` as without one, and with a home directory that cannot be written."""
+    pytest.importorskip("psutil")
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # a short path: it contains Unix sockets
+        assert worker.run(private_ray.inspect, "local", folder) == 0
+        found = json.loads(Path(folder, "found.json").read_text())
+        assert [path.name for path in Path(folder).iterdir()] == ["found.json"], "Ray's files are left"
+    assert found["modes"] == [0o700]
+    assert set(found["listening"]) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert found["commands_with_token"] == found["files_with_token"] == []
+    assert found["stranger"] == ""
+    assert found["jobs"] >= 1
+
+
+def test_a_study_continues_and_shows_the_traceback_of_a_run_that_raises(connected, tmp_path, monkeypatch):
     study = cases.make_tiny(monkeypatch)
     rows = (replace(study.rows[0], optimizer="helpers.deadly:Raises"), *study.rows[1:])
     monkeypatch.setitem(recipes.STUDIES, "mnist", replace(study, rows=rows, seeds={**study.seeds, "demo": 1}))
@@ -244,16 +259,16 @@ def test_without_ray_the_command_names_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     answer = CliRunner().invoke(app, ["reproduce", "mnist", "--engine=ray", f"--out={tmp_path}"])
     assert answer.exit_code == 1
-    assert answer.stderr.splitlines() == ["dynabound: --engine ray: ray is missing: pip install 'dynabound[ray]'"]
+    assert answer.stderr.splitlines() == ["dynabound: --engine ray: ray is not installed: pip install 'dynabound[ray]'"]
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])
-def test_nobody_waits_where_nobody_listens(scheme):
+def test_an_address_without_a_listener_is_refused_at_once(scheme):
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
     with pytest.raises(OSError, match="refused"):
-        ray_engine._knock(address)
+        check_reachable(address)
 
 
 @pytest.mark.parametrize(

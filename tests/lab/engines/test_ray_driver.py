@@ -1,4 +1,4 @@
-"""What the Ray engine's driver makes of what tasks tell and return: with a Ray that runs every task here, at once."""
+"""The Ray engine's driver, with a fake Ray that executes every task at once, in this process."""
 
 import errno
 import os
@@ -7,14 +7,11 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
-import torch
 
-from dynabound.lab.engines import ray_driver as ray_engine
-from dynabound.lab.engines import ray_task
+from dynabound.lab.engines import ray_driver, ray_task
+from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.store import Run, Store
-from dynabound.lab.studies import simulate as schedule
-from dynabound.lab.studies.recipes import choose
 from dynabound.lab.train import train
 from helpers import tiny_studies as cases
 
@@ -22,26 +19,52 @@ exceptions = pytest.importorskip("ray.exceptions", reason="needs Ray: pip instal
 
 
 class Ref:
-    """The answer of a task."""
+    """The result of a task."""
 
     def __init__(self, value):
         self.value = value
 
 
-class Here:
-    """A Ray, its mailbox and its task."""
+class Actor:
+    """An actor whose methods are called at once."""
+
+    def __init__(self, instance):
+        self.instance = instance
+
+    def __getattr__(self, name):
+        return SimpleNamespace(remote=getattr(self.instance, name))
+
+
+class FakeRay:
+    """What the driver and the tasks use of the module ``ray``."""
 
     exceptions = exceptions
+    util = SimpleNamespace(
+        scheduling_strategies=SimpleNamespace(NodeAffinitySchedulingStrategy=lambda node, soft: node)
+    )
 
     def __init__(self):
-        self.letters = []
-        self.tell = SimpleNamespace(remote=lambda letters: self.letters.extend(letters))
-        self.take = SimpleNamespace(remote=lambda stopping: [self.letters.pop(0) for _ in list(self.letters)])
+        self.sent = []  # all messages
+        self.crashing = False
 
-    def remote(self, *arguments):
-        return Ref(ray_task.execute(*arguments))
+    def remote(self, actor=None, **_):
+        if actor is None:
+            return lambda function: SimpleNamespace(remote=lambda *arguments: Ref(function(*arguments)))
+        queue = actor()
+        put = queue.put
+        queue.put = lambda messages: self.sent.extend(map(dict, messages)) or put(messages)
+        self.queue = queue
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: Actor(queue)))
+
+    def get_runtime_context(self):
+        return SimpleNamespace(get_node_id=lambda: "node")
+
+    def nodes(self):
+        return [{"Alive": True, "Resources": {"CPU": 1}}]
 
     def get(self, value):
+        if isinstance(value, Ref) and self.crashing:
+            raise exceptions.WorkerCrashedError
         return value.value if isinstance(value, Ref) else value
 
     def put(self, value):
@@ -55,23 +78,31 @@ class Here:
 
 
 @pytest.fixture
-def here(monkeypatch, tmp_path):
-    ray = Here()
+def fake(monkeypatch, tmp_path):
+    ray = FakeRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(ray_driver, "connected", lambda address, modules: nullcontext(ray))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return ray
 
 
-def a_round(here, specs, store):
-    options = {"ranks": 1, "threads": torch.get_num_threads(), "device": "cpu", "data_dir": None}
-    return ray_engine._Round(here, here, here, options, store, specs)
+@pytest.fixture(params=["shared", "not shared"])
+def sharing(request, monkeypatch):
+    """Whether tasks see the driver's store."""
+    if request.param == "not shared":
+        cases.hide_marker(monkeypatch)
+    return request.param
 
 
-def run(here, specs, store, token=False):
-    """The last event of each run. Without the token, tasks do not see the store."""
-    round = a_round(here, specs, store)
-    with round.token() if token else nullcontext():
-        return {event.run: event for event in round.events()}
+@pytest.fixture
+def unshared(monkeypatch):
+    cases.hide_marker(monkeypatch)
+
+
+def run(specs, store):
+    """The last event of each run."""
+    with RayEngine() as engine:
+        return {event.run: event for event in cases.execute(engine, specs, store)}
 
 
 def train_until(spec, store, epochs):
@@ -85,49 +116,39 @@ def checkpoints(run):
     return sorted(path.name for path in run.folder.glob("checkpoint-*"))
 
 
-def test_a_run_that_fails_before_it_begins_has_no_session(here, tmp_path, monkeypatch):
+def test_a_run_that_fails_before_it_begins_has_no_session(fake, unshared, tmp_path, monkeypatch):
     def obtain(*_):
         raise LabError("there is no data")
 
     store, (spec,) = Store(tmp_path / "runs"), cases.specs(1)
     with monkeypatch.context() as patch:
         patch.setattr(ray_task, "obtain", obtain)
-        assert run(here, [spec], store)[spec.name].error == "there is no data"
+        assert run([spec], store)[spec.name].error == "there is no data"
     assert store.run(spec).status() == {"state": "failed", "error": "there is no data"}
     assert store.run(spec).spec() == spec
     assert store.run(spec).environment() == []
-    assert run(here, [spec], store)[spec.name].state == "finished"
+    assert run([spec], store)[spec.name].state == "finished"
     assert [session["shared"] for session in store.run(spec).environment()] == [False]
 
 
-def test_a_session_without_a_device_does_not_break_the_plan(tmp_path):
-    store, (spec,) = Store(tmp_path), cases.specs(1)
-    train(spec, store)
-    (store.run(spec).folder / "environment.json").write_text('[{"shared": false}]')
-    assert [source for _, source in schedule._measured(store).values()] == ["1 runs on ?"]
-    assert schedule.plan(choose(["mnist"], "demo"), "demo", store, [1], 1e12)["runs"]
-
-
-@pytest.mark.parametrize("token", [True, False])
-def test_a_checkpoint_of_the_driver_is_gone_on_from_wherever_the_run_goes(here, tmp_path, token):
+def test_a_run_resumes_from_the_drivers_checkpoint_on_any_node(fake, sharing, tmp_path):
     store, whole, (spec,) = Store(tmp_path / "runs"), Store(tmp_path / "whole"), cases.specs(1, epochs=6)
     train_until(spec, store, 4)
     before = store.run(spec).load_checkpoint()["epoch"]
-    told = []
-    here.tell.remote = lambda letters: told.extend(letters)
-    assert run(here, [spec], store, token)[spec.name].state == "finished"
-    assert min(letter["progress"]["epoch"] for letter in told if letter["progress"]) >= before > 1, "it began anew"
+    assert run([spec], store)[spec.name].state == "finished"
+    epochs = [message["progress"]["epoch"] for message in fake.sent if message["progress"]]
+    assert min(epochs) >= before > 1, "it started over"
     train(spec, whole)
     assert cases.numbers(store) == cases.numbers(whole)
-    assert checkpoints(store.run(spec)) == checkpoints(whole.run(spec)), "old ones stay"
+    assert checkpoints(store.run(spec)) == checkpoints(whole.run(spec)), "old ones are left"
 
 
-def test_sent_checkpoints_take_the_place_of_those_that_are_there(tmp_path):
+def test_sent_checkpoints_replace_the_existing_ones(tmp_path):
     for old in ("checkpoint-000000001.dcp/.metadata", "checkpoint-000000002.pt", "checkpoint-000000003.pt"):
         (tmp_path / old).parent.mkdir(exist_ok=True)
         (tmp_path / old).touch()
     ray_task.unpack({"metrics.jsonl": b""}, tmp_path)
-    assert len(checkpoints(Run(tmp_path))) == 3, "nothing has come in their place"
+    assert len(checkpoints(Run(tmp_path))) == 3, "nothing replaces them"
     new = {"checkpoint-000000003.pt": b"3", "checkpoint-000000004.dcp/.metadata": b"4", "status.json": b"{}"}
     ray_task.unpack(new, tmp_path)
     assert checkpoints(Run(tmp_path)) == ["checkpoint-000000003.pt", "checkpoint-000000004.dcp"]
@@ -135,9 +156,9 @@ def test_sent_checkpoints_take_the_place_of_those_that_are_there(tmp_path):
 
 
 @pytest.mark.parametrize("part", ["unpack", "begin", "write_metrics"])
-def test_a_run_that_the_disk_does_not_take_fails_alone(here, tmp_path, monkeypatch, part):
+def test_a_run_that_cannot_be_written_fails_alone(fake, unshared, tmp_path, monkeypatch, part):
     store, (bad, *good) = Store(tmp_path / "runs"), cases.specs(3)
-    place = ray_engine if part == "unpack" else Run
+    place = ray_driver if part == "unpack" else Run
     real = getattr(place, part)
 
     def full(*arguments):
@@ -147,7 +168,7 @@ def test_a_run_that_the_disk_does_not_take_fails_alone(here, tmp_path, monkeypat
         real(*arguments)
 
     monkeypatch.setattr(place, part, full)
-    last = run(here, [bad, *good], store)
+    last = run([bad, *good], store)
     assert {name: event.state for name, event in last.items()} == {
         bad.name: "failed", **{spec.name: "finished" for spec in good}
     }  # fmt: skip
@@ -155,35 +176,50 @@ def test_a_run_that_the_disk_does_not_take_fails_alone(here, tmp_path, monkeypat
     assert store.run(bad).status() == {"state": "failed", "error": last[bad.name].error}
 
 
-def test_a_run_that_another_process_trains_fails_and_stays_its(here, tmp_path):
+def test_a_run_that_another_process_trains_fails_and_is_not_changed(fake, unshared, tmp_path):
     store, (spec, other) = Store(tmp_path / "runs"), cases.specs(2)
     with store.run(spec).lock():
         store.run(spec).begin(spec, {})
-        last = run(here, [spec, other], store)
+        last = run([spec, other], store)
         assert "is being trained by" in last[spec.name].error
         assert store.run(spec).status() == {"state": "running"}
     assert last[other.name].state == "finished"
 
 
-def test_a_late_letter_of_a_run_that_was_given_up_changes_nothing(here, tmp_path):
+def test_late_events_of_a_failed_run_change_nothing(fake, unshared, tmp_path):
     store, (spec,) = Store(tmp_path / "runs"), cases.specs(1)
-    told, here.get = here.get, lambda value: crash() if isinstance(value, Ref) else value
-
-    def crash():
-        raise exceptions.WorkerCrashedError
-
-    letters = []
-    here.tell.remote = lambda new: letters.extend(new)
-    round = a_round(here, [spec], store)
-    assert [event.state for event in round.events()] == ["retried", "failed"]
-    here.get = told
-    (letter,) = [letter for letter in letters if "session" in letter][1:]
-    assert list(round._read(letter)) == []
+    fake.crashing = True
+    with RayEngine() as engine:
+        events = [event for event in cases.execute(engine, [spec], store) if event.state != "running"]
+        assert [event.state for event in events] == ["started", "retried", "started", "failed"]
+        late = [message for message in fake.sent if "session" in message]
+        assert [message["attempt"] for message in late] == [1, 2]
+        fake.queue.put(late)
+        engine.submit(cases.specs(2)[1:], store)  # so that the queue is read again
+        assert {event.run for event in engine.events()} == {cases.specs(2)[1].name}
     assert store.run(spec).status()["state"] == "failed"
     assert not store.run(spec).locked()
 
 
-def test_what_a_killed_process_leaves_is_deleted(here, tmp_path):
+def test_late_events_of_a_crashed_attempt_do_not_count_for_the_next(fake, unshared, tmp_path):
+    """The messages of an attempt on a lost node may arrive when the run has been started again elsewhere."""
+    store, (spec,) = Store(tmp_path / "runs"), cases.specs(1)
+    fake.crashing = True
+    with RayEngine() as engine:
+        engine.submit([spec], store)
+        events = engine.events()
+        while next(events).state != "retried":
+            pass
+        fake.crashing = False
+        first = [message for message in fake.sent if message["attempt"] == 1]
+        stale = {**first[-1], "progress": {**first[-1]["progress"], "epoch": 99}}
+        fake.queue.put([stale])
+        assert all(event.progress.epoch <= spec.epochs for event in events if event.progress)
+    assert store.run(spec).status()["state"] == "finished"
+    assert len(store.run(spec).metrics()) == spec.epochs
+
+
+def test_what_a_killed_process_leaves_is_deleted(tmp_path):
     def leave(name, age):
         (tmp_path / name).mkdir()
         (tmp_path / name / "lock").touch()
@@ -195,19 +231,19 @@ def test_what_a_killed_process_leaves_is_deleted(here, tmp_path):
     leave("dynabound-results", age=True)
     with Run(tmp_path / "dynabound-scratch-used").lock():
         os.utime(tmp_path / "dynabound-scratch-used" / "lock", (10**9, 10**9))
-        with ray_task.held(tmp_path, "dynabound-scratch-") as mine:
+        with ray_task.locked_temporary_folder(tmp_path, "dynabound-scratch-") as mine:
             names = {path.name for path in tmp_path.iterdir()}
             assert Run(mine).locked()
     assert names == {"dynabound-scratch-new", "dynabound-scratch-used", "dynabound-results", mine.name}
     assert not mine.exists()
 
 
-@pytest.mark.parametrize("token", [True, False])
-def test_nothing_but_runs_stays(here, tmp_path, token):
+def test_only_runs_are_left(fake, sharing, tmp_path):
     store, (spec,) = Store(tmp_path / "runs"), cases.specs(1)
     (store.root / ".seen-by-dead").mkdir(parents=True)
     (store.root / ".seen-by-dead" / "lock").touch()
     os.utime(store.root / ".seen-by-dead" / "lock", (10**9, 10**9))
-    assert run(here, [spec], store, token)[spec.name].state == "finished"
-    assert {path.name for path in store.root.iterdir()} == {spec.name} | (set() if token else {".seen-by-dead"})
+    assert run([spec], store)[spec.name].state == "finished"
+    left = {".seen-by-dead"} if sharing == "not shared" else set()  # the real function would have deleted it
+    assert {path.name for path in store.root.iterdir()} == {spec.name} | left
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}

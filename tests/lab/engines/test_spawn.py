@@ -1,8 +1,8 @@
-"""Ranks that die, raise, are told to stop and find the run locked."""
+"""Ranks that die, raise, are asked to stop and find the run locked."""
 
 import pytest
 
-from dynabound.lab.engines.local import DiedError
+from dynabound.lab.engines.base import CrashedError
 from dynabound.lab.engines.spawn import train_on_ranks
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
@@ -10,33 +10,35 @@ from dynabound.lab.store import LockedError, Store
 from helpers import tiny_studies as cases
 from helpers import worker
 
+pytestmark = pytest.mark.processes
 
-def launch(spec, root, stop=lambda: False, device="cpu"):
+
+def spawn(spec, root, stop=lambda: False, device="cpu"):
     seen = []
-    options = {"count": 2, "threads": 1, "device": device, "data_dir": None}
+    options = {"ranks": 2, "threads": 1, "device": device, "data_dir": None}
     return train_on_ranks(spec, Store(root), progress=seen.append, stop=stop or (lambda: bool(seen)), **options), seen
 
 
 def test_a_rank_that_dies_takes_the_others_with_it(tmp_path):
     spec = RunSpec(**cases.TINY, optimizer="helpers.deadly:RankDies")
-    with pytest.raises(DiedError, match="its rank 1 died"):
-        launch(spec, tmp_path)
+    with pytest.raises(CrashedError, match="its rank 1 died"):
+        spawn(spec, tmp_path)
     assert not Store(tmp_path).run(spec).locked()
 
 
 def test_a_rank_that_raises_is_quoted(tmp_path):
     with pytest.raises(LabError, match=r"(?s)deadly\.py.*rank 1 will not"):
-        launch(RunSpec(**cases.TINY, optimizer="helpers.deadly:RankRaises"), tmp_path)
+        spawn(RunSpec(**cases.TINY, optimizer="helpers.deadly:RankRaises"), tmp_path)
 
 
 def test_ranks_that_cannot_join_say_why(tmp_path):
     with pytest.raises(LabError, match=r"^device='cuda:99': cannot be used here \(.*\); try cpu$"):
-        launch(RunSpec(**cases.TINY), tmp_path, device="cuda:99")
+        spawn(RunSpec(**cases.TINY), tmp_path, device="cuda:99")
 
 
 def test_ranks_stop_together(tmp_path):
     (spec,) = cases.specs(1, epochs=100_000)
-    state, seen = launch(spec, tmp_path, stop=None)
+    state, seen = spawn(spec, tmp_path, stop=None)
     assert state == "stopped"
     assert Store(tmp_path).run(spec).load_checkpoint()["step"] >= seen[0].step
 
@@ -48,7 +50,7 @@ def test_a_run_that_another_process_trains_is_said_to_be_locked(tmp_path):
     held.wait()
     try:
         with pytest.raises(LockedError, match="is being trained by pid"):
-            launch(spec, tmp_path)
+            spawn(spec, tmp_path)
     finally:
         release.set()
         holder.join()

@@ -7,8 +7,9 @@ import pytest
 from dynabound.lab.report import claims
 from dynabound.lab.report.claims import NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, better, overall
 from dynabound.lab.report.learning_rates import RateEvolution, SampledRates
-from dynabound.lab.report.results import Curve, Seed
+from dynabound.lab.report.results import Curve
 from dynabound.lab.spec import RunSpec
+from dynabound.lab.studies.plan import Seed
 from dynabound.lab.studies.recipes import REFERENCE, STUDIES, Row
 
 

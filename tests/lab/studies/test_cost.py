@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from dynabound.lab.describe import workload_key
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.studies import cost as estimate
+from dynabound.lab.studies import cost
 from dynabound.lab.studies.recipes import STUDIES
 from dynabound.lab.tasks.datasets import load
 from dynabound.lab.train import train
@@ -25,12 +26,12 @@ def paper(study, workload):
 def test_a_perceptron():
     """A weight costs 2 operations forward, 2 for its gradient, 2 for that of its input, which the images need not."""
     specs = [replace(paper("mnist", "perceptron"), seed=seed) for seed in (0, 1, 1)]
-    (cost,) = estimate.estimate(specs)
-    assert (cost.runs, cost.steps) == (2, 2 * 100 * 469), "a run that is asked for twice is made once"
+    (found,) = cost.estimate(specs)
+    assert (found.runs, found.steps) == (2, 2 * 100 * 469), "a run that is asked for twice is made once"
     trained, tested = 4 * 784 * 100 + 6 * 100 * 10, 2 * (784 * 100 + 100 * 10)
-    assert cost.flops == pytest.approx(2 * 100 * (60_000 * trained + 10_000 * tested))
-    assert cost.gpu_hours == pytest.approx(2 * 100 * (469 + 20 / 3) * estimate.STEP_SECONDS / 3600)
-    assert cost.seconds > 0
+    assert found.flops == pytest.approx(2 * 100 * (60_000 * trained + 10_000 * tested))
+    assert found.gpu_hours == pytest.approx(2 * 100 * (469 + 20 / 3) * cost.STEP_SECONDS / 3600)
+    assert found.seconds > 0
 
 
 def resnet34(size=32):
@@ -64,7 +65,7 @@ def densenet121(size=32, growth=32):
 def test_convolutional_networks(model, formula, giga):
     forward, stem = formula()
     assert forward / 1e9 == pytest.approx(giga, abs=0.005)
-    counted = estimate.count(estimate.kind(paper("cifar10", model)))
+    counted = cost.profile(workload_key(paper("cifar10", model)))
     assert counted.steps == 391
     assert counted.flops == pytest.approx(CIFAR * (6 * forward - 2 * stem) + HELD_OUT * 2 * forward, rel=1e-12)
     assert counted.parameters == {"resnet34": 21_282_122, "densenet121": 6_956_298}[model]
@@ -76,7 +77,7 @@ def test_language_models_with_both_held_out_texts(layers):
 
     Backward twice as much, but the state that the first of 35 words takes over needs no gradient.
     """
-    counted = estimate.count(estimate.kind(paper("ptb", f"lstm-{layers}")))
+    counted = cost.profile(workload_key(paper("ptb", f"lstm-{layers}")))
     forward = 2 * (layers * 8 * 200**2 + 200 * 10_000)
     spared = 2 * layers * 4 * 200**2 / 35
     assert counted.flops == pytest.approx(929_589 * (3 * forward - spared) + (73_760 + 82_430) * forward, rel=1e-12)
@@ -92,25 +93,25 @@ def test_a_real_epoch_on_this_machine_counts_as_many(fields):
     with FlopCounterMode(display=False) as counter:
         list(training.train_epoch())
         training.finish_epoch()
-    assert estimate.count(estimate.kind(spec)).flops == pytest.approx(counter.get_total_flops(), rel=1e-9)
+    assert cost.profile(workload_key(spec)).flops == pytest.approx(counter.get_total_flops(), rel=1e-9)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "sgdm", "adagrad", "adam", "amsgrad", "adabound", "amsbound"])
 def test_the_size_of_a_run_is_that_of_its_folder(optimizer, tmp_path):
     spec = RunSpec("digits", hidden=20_000, epochs=1, examples=64, optimizer=optimizer)
     folder = train(spec, Store(tmp_path)).run.folder
-    assert estimate.size(spec) == pytest.approx(sum(file.stat().st_size for file in folder.iterdir()), rel=0.01)
+    assert cost.size(spec) == pytest.approx(sum(file.stat().st_size for file in folder.iterdir()), rel=0.01)
 
 
 def test_the_size_of_rates(tmp_path):
     spec = RunSpec("digits", model="resnet34", epochs=2, examples=64, rates=True)
     metrics = train(spec, Store(tmp_path)).run.folder / "metrics.jsonl"
-    told = (estimate.size(spec) - estimate.size(replace(spec, rates=False))) / 2
+    told = (cost.size(spec) - cost.size(replace(spec, rates=False))) / 2
     assert told == pytest.approx(metrics.stat().st_size, rel=0.2)
 
 
 def test_a_step_that_was_disturbed_does_not_count(monkeypatch):
-    """The first step warms up, the third waits for someone else: the median of 2, 50 and 3 s is told."""
+    """The first step warms up, the third is disturbed: the median of 2, 50 and 3 s counts."""
     now = [0.0]
 
     class Timed:
@@ -122,17 +123,17 @@ def test_a_step_that_was_disturbed_does_not_count(monkeypatch):
                 now[0] += seconds
                 yield
 
-    monkeypatch.setattr(estimate, "Training", Timed)
-    monkeypatch.setattr(estimate, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(cost, "Training", Timed)
+    monkeypatch.setattr(cost, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     spec = paper("cifar10", "resnet34")
-    (cost,) = estimate.estimate([spec])
-    counted = estimate.count(estimate.kind(spec))
-    assert cost.seconds == pytest.approx(200 * (counted.steps + counted.evaluated) * 3.0 * 128 / 16)
+    (found,) = cost.estimate([spec])
+    counted = cost.profile(workload_key(spec))
+    assert found.seconds == pytest.approx(200 * (counted.steps + counted.evaluated) * 3.0 * 128 / 16)
 
 
 def test_a_step_takes_at_least_its_time():
     """A small network cannot use a GPU; a large one is as fast as that."""
     small, large = paper("mnist", "perceptron"), paper("cifar10", "resnet34")
-    assert estimate.gpu_seconds(small, 1e15) == estimate.gpu_seconds(small, 1e12) > 100 * 469 * estimate.STEP_SECONDS
-    assert estimate.gpu_seconds(large, 1e13) == pytest.approx(10 * estimate.gpu_seconds(large, 1e14))
-    assert estimate.gpu_seconds(large) == pytest.approx(200 * estimate.count(estimate.kind(large)).flops / 1e13)
+    assert cost.gpu_seconds(small, 1e15) == cost.gpu_seconds(small, 1e12) > 100 * 469 * cost.STEP_SECONDS
+    assert cost.gpu_seconds(large, 1e13) == pytest.approx(10 * cost.gpu_seconds(large, 1e14))
+    assert cost.gpu_seconds(large) == pytest.approx(200 * cost.profile(workload_key(large)).flops / 1e13)

@@ -1,4 +1,4 @@
-"""Whole studies, made small: what is run, what is kept, what the figures show, what the user is told."""
+"""Whole studies, made small: what is run, what is kept, what the figures and messages say."""
 
 import json
 import random
@@ -12,18 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab.engines.local import record_failure
+from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.report import html, summary
-from dynabound.lab.report.results import curves, losses
+from dynabound.lab.report.results import curves
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
-from dynabound.lab.studies import drive as reproduce
-from dynabound.lab.studies import recipes
-from dynabound.lab.studies import simulate as schedule
+from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import losses
 from dynabound.lab.studies.recipes import REFERENCE, STUDIES, WORKLOADS, choose
 from dynabound.lab.studies.search import GRIDS, search
+from dynabound.lab.studies.simulate import estimate_time
 from helpers import tiny_studies as cases
 from helpers import worker
 
@@ -86,7 +86,7 @@ def test_a_study_is_complete_and_never_run_again(tiny, done):
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
     assert engine.ran == []
-    assert all(planned.state == "finished" for planned in reproduce.plan([tiny], "demo", store))
+    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", store))
 
 
 def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
@@ -101,6 +101,8 @@ def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
     assert cases.numbers(store) == before
 
 
+@pytest.mark.slow
+@pytest.mark.processes
 def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, done, tmp_path):
     killed, choose, exits = tmp_path / "killed", random.Random(0), []
     for most in (10, 60, 100, 200, 300, 10**9):
@@ -118,18 +120,20 @@ def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, don
     assert pages[0] == pages[1]
 
 
-def test_a_search_goes_on_and_repeats_nothing(tiny, monkeypatch, tmp_path):
+@pytest.mark.slow
+def test_a_search_resumes_and_repeats_nothing(tiny, monkeypatch, tmp_path):
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
     store = Store(tmp_path)
     studies = [recipes.Study("mnist", "", "", tuple(row for row in tiny.rows if row.label in ("SGDM", "AdaBound")))]
 
-    class Impatient(cases.InProcess):
-        def run(self, specs, store):
-            yield from super().run(specs[:2], store)
+    class Interrupted(cases.InProcess):
+        def events(self):
+            del self.queue[2:]
+            yield from super().events()
             raise KeyboardInterrupt
 
     ran = []
-    for engine in (Impatient(), Impatient(), cases.InProcess()):
+    for engine in (Interrupted(), Interrupted(), cases.InProcess()):
         try:
             cases.complete(studies, store, engine)
         except KeyboardInterrupt:
@@ -152,7 +156,7 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     store, engine = Store(tmp_path), cases.InProcess()
     record_failure(store, grid[-1], "the disk was full")
     engine.jobs = 100
-    reproduce.complete(reproduce.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
+    drive.complete(plan.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
     assert engine.ran[:5] == grid
     assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
@@ -176,8 +180,8 @@ def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypat
     assert losses(store)(broken.spec()) == float("inf")
     assert losses(store, ())(broken.spec()) is None
     assert html.write(summary.build([tiny], "demo", tmp_path), tmp_path).is_file()
-    assert schedule.plan([study], "demo", store, [1], 1e12)["runs"] == 1
-    states = {planned.spec.name: planned.state for planned in reproduce.plan([study], "demo", store)}
+    assert estimate_time([study], "demo", store, [1], 1e12)["runs"] == 1
+    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", store)}
     assert [name for name, state in states.items() if state != "finished"] == [broken.name]
     engine = cases.InProcess()
     cases.complete([study], store, engine)
@@ -196,7 +200,7 @@ def test_adabound_starts_like_adam_on_digits(tmp_path):
 
 
 def first_loss(spec, folder):
-    assert [event.state for event in cases.InProcess().run([spec], Store(folder))] == ["started", "finished"]
+    assert [event.state for event in cases.execute(cases.InProcess(), [spec], Store(folder))] == ["started", "finished"]
     return Store(folder).run(spec).metrics()[0]["train_loss"]
 
 
@@ -211,7 +215,7 @@ def first_loss(spec, folder):
         (["tune", "digits", "--optimizer", "adma"], "optimizer='adma'"),
     ],
 )
-def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
+def test_errors_are_one_line(arguments, expected, tmp_path):
     result = run(*arguments, "--out", str(tmp_path / "new"))
     assert result.exit_code == 1
     assert expected in result.stderr
@@ -219,7 +223,7 @@ def test_what_is_wrong_is_told_in_a_line(arguments, expected, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):
+def test_missing_data_is_an_error_before_anything_is_run(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DYNABOUND_DATA", raising=False)
     result = run("reproduce", "mnist", "ptb", "--scale", "laptop", "--out", str(tmp_path / "out"))
@@ -228,7 +232,7 @@ def test_missing_data_is_told_before_anything_is_run(tmp_path, monkeypatch):
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     result = run("reproduce", "mnist", "--out", str(tmp_path / "file" / "out"))
     assert result.exit_code == 1
@@ -236,8 +240,9 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path):
     assert "--out" in result.stderr
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("locked", [".", "runs", "theory"])
-def test_a_folder_that_cannot_be_written_is_told(locked):
+def test_a_folder_that_cannot_be_written_is_an_error(locked):
     with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
         Path(out).chmod(0o777)
         (Path(out) / locked).mkdir(exist_ok=True)
@@ -247,12 +252,13 @@ def test_a_folder_that_cannot_be_written_is_told(locked):
 
 
 @pytest.mark.parametrize("name", ["runs", "theory"])
-def test_a_file_in_the_place_of_a_folder_is_told(name, tmp_path):
+def test_a_file_instead_of_a_folder_is_an_error(name, tmp_path):
     (tmp_path / name).write_text("")
     with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
-        reproduce.check([], tmp_path, None)
+        drive.check([], tmp_path, None)
 
 
+@pytest.mark.processes
 def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     out = str(tmp_path / "out")
     result = run("reproduce", "mnist", "--out", out, "--jobs", "2", "--json")
@@ -267,6 +273,7 @@ def test_the_commands_run_a_study_and_report_it(tiny, tmp_path):
     assert (tmp_path / "out" / "demo" / "report.html").read_bytes() == page
 
 
+@pytest.mark.processes
 def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, tmp_path):
     rows = [replace(row, optimizer="helpers.deadly:Raises") if row.label == "SGDM" else row for row in tiny.rows]
     monkeypatch.setitem(STUDIES, "mnist", replace(tiny, rows=tuple(rows), seeds={"demo": 1}))
@@ -277,7 +284,7 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
     assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 
-def test_theory_that_cannot_be_written_is_told(tmp_path):
+def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
         theorems.play("counterexample", tmp_path / "file", lambda done, total: None)
@@ -291,7 +298,7 @@ def test_theory_that_cannot_be_written_is_told(tmp_path):
         (["report", "mnist"], (html, "write")),
     ],
 )
-def test_an_interrupted_command_says_how_to_go_on(arguments, during, tiny, done, tmp_path, monkeypatch):
+def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done, tmp_path, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 

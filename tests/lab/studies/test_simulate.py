@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab.engines.local import Event
+from dynabound.lab.engines.base import Event
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.studies import drive as reproduce
-from dynabound.lab.studies import recipes
-from dynabound.lab.studies import simulate as schedule
+from dynabound.lab.studies import drive, recipes
+from dynabound.lab.studies.plan import wanted
 from dynabound.lab.studies.recipes import choose
 from dynabound.lab.studies.search import GRIDS
-from dynabound.lab.studies.simulate import chains, simulate
+from dynabound.lab.studies.simulate import chains, estimate_time, measured_paces, simulate, synthetic_loss
 from dynabound.lab.train import train
 from helpers import tiny_studies as cases
 
@@ -87,19 +86,17 @@ class Pretend:
     """An engine that lets a clock tick, second by second, instead of training."""
 
     def __init__(self, jobs, seconds):
-        self.jobs, self.seconds, self.clock, self.ended = jobs, seconds, 0, set()
+        self.jobs, self.seconds, self.clock, self.ended, self.queue = jobs, seconds, 0, set(), []
 
-    def run(self, specs, store):
-        left, begun = {}, 0
+    def submit(self, specs, store):
+        self.queue += specs
 
-        def start():
-            nonlocal begun
-            while begun < len(specs) and len(left) < self.jobs:
-                left[specs[begun].name] = self.seconds(specs[begun])
-                begun += 1
-
-        start()
-        while left:
+    def events(self):
+        left = {}
+        while self.queue or left:
+            while self.queue and len(left) < self.jobs:
+                spec = self.queue.pop(0)
+                left[spec.name] = self.seconds(spec)
             self.clock += 1
             for name in left:
                 left[name] -= 1
@@ -107,7 +104,6 @@ class Pretend:
                 del left[name]
                 self.ended.add(name)
                 yield Event(name, "finished")
-                start()
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 16, 100])
@@ -122,35 +118,28 @@ def test_the_simulation_is_what_complete_does(workers, tmp_path):
         seconds.setdefault(spec.name, dice.randint(1, 60))
 
     def source(_):
-        loss = lambda spec: schedule._made_up(spec) if spec.name in engine.ended else None  # noqa: E731
-        return reproduce.wanted(studies, "paper", store, loss)
+        loss = lambda spec: synthetic_loss(spec) if spec.name in engine.ended else None  # noqa: E731
+        return wanted(studies, "paper", store, loss)
 
-    reproduce.complete(source, store, engine, lambda specs: None, lambda event: None)
+    drive.complete(source, store, engine, lambda specs: None, lambda event: None)
     names = [[[spec.name for spec in stage] for stage in row] for row in rows]
     assert engine.ended == seconds.keys()
     assert simulate(names, seconds, workers).makespan == engine.clock
 
 
-def test_an_engine_that_takes_no_notice_of_more_runs_gets_them_again(tmp_path):
-    """And a run that such an engine loses is not asked for twice."""
-    first, later = cases.specs(2), cases.specs(4)[2:]
+def test_runs_that_an_engine_loses_are_not_submitted_twice(tmp_path):
+    class Loses(cases.InProcess):
+        def events(self):
+            self.ran += [spec for spec, _ in self.queue]
+            self.queue.clear()
+            return iter(())
 
-    class Deaf(cases.InProcess):
-        jobs = 8
-
-        def run(self, specs, store):
-            return super().run(list(specs), store)
-
-    engine, store = Deaf(), Store(tmp_path)
-    done = lambda: all(store.run(spec).status()["state"] == "finished" for spec in first)  # noqa: E731
-    reproduce.complete(lambda loss: [*first, *(later if done() else [])], store, engine, lambda specs: None, id)
-    assert engine.ran == [*first, *later]
-    lost = Deaf()
-    lost.run = lambda specs, store: iter(())
-    reproduce.complete(lambda loss: cases.specs(6), store, lost, lambda specs: None, id)
+    engine = Loses()
+    drive.complete(lambda loss: cases.specs(6), Store(tmp_path), engine, lambda specs: None, id)
+    assert engine.ran == cases.specs(6)
 
 
-def test_a_search_is_played_with_its_best_inside():
+def test_a_search_is_simulated_with_its_best_inside():
     sizes = {}
     for method in ("sgdm", "adagrad", "adam", "amsgrad", "adabound", "amsbound"):
         row = next(row for row in recipes.STUDIES["mnist"].rows if row.optimizer == method)
@@ -168,16 +157,16 @@ def test_stored_runs_count_as_made_and_measured(monkeypatch, tmp_path):
     store = Store(tmp_path / "runs")
     adam = [RunSpec(**{**cases.TINY, "optimizer": "adam", "seed": seed}) for seed in (0, 1)]
     seconds = [line["seconds"] for spec in adam for line in train(spec, store).metrics]
-    told = schedule.plan([study], "demo", store, [1, 2], 1e12)
-    assert told["runs"] == 7 * 3 - 2
-    (workload,) = told["workloads"]
+    estimate = estimate_time([study], "demo", store, [1, 2], 1e12)
+    assert estimate["runs"] == 7 * 3 - 2
+    (workload,) = estimate["workloads"]
     assert workload["time"] == "measured: 2 runs on cpu"
-    assert told["work_seconds"] == pytest.approx(19 * 3 * sum(seconds) / len(seconds))
-    run = told["work_seconds"] / 19
-    assert [found["makespan"] for found in told["schedules"]] == pytest.approx([19 * run, 10 * run])
+    assert estimate["work_seconds"] == pytest.approx(19 * 3 * sum(seconds) / len(seconds))
+    run = estimate["work_seconds"] / 19
+    assert [found["makespan"] for found in estimate["schedules"]] == pytest.approx([19 * run, 10 * run])
 
 
-def test_a_search_that_is_stored_is_gone_on_with(monkeypatch, tmp_path):
+def test_a_stored_search_is_continued(monkeypatch, tmp_path):
     """Its winner is a real run: the finer pass around it is foreseen, and its other seed."""
     study = cases.make_tiny(monkeypatch)
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
@@ -198,19 +187,27 @@ def plan(*arguments):
     return CliRunner().invoke(app, ["reproduce", "--plan", *arguments])
 
 
-def test_the_command_tells_a_table_or_json(tmp_path):
+def test_the_command_prints_a_table_or_json(tmp_path):
     out = ["--out", str(tmp_path / "out")]
-    told = json.loads(plan("mnist", "--workers", "4", "--workers", "100", "--tflops", "5", "--json", *out).stdout)
-    assert [found["workers"] for found in told["schedules"]] == [4, 100]
-    assert [found["limit"] for found in told["schedules"]] == ["total work", "longest chain of runs"]
-    assert told["schedules"][1]["makespan"] == told["chain_seconds"]
-    assert told["runs"] == sum(workload["runs"] for workload in told["workloads"])
-    assert told["bytes"] == sum(workload["bytes"] for workload in told["workloads"])
+    estimate = json.loads(plan("mnist", "--workers", "4", "--workers", "100", "--tflops", "5", "--json", *out).stdout)
+    assert [found["workers"] for found in estimate["schedules"]] == [4, 100]
+    assert [found["limit"] for found in estimate["schedules"]] == ["total work", "longest chain of runs"]
+    assert estimate["schedules"][1]["makespan"] == estimate["chain_seconds"]
+    assert estimate["runs"] == sum(workload["runs"] for workload in estimate["workloads"])
+    assert estimate["bytes"] == sum(workload["bytes"] for workload in estimate["workloads"])
     shown = plan("mnist", *out).stdout
-    assert f"{told['runs']} runs to do at demo scale" in shown
+    assert f"{estimate['runs']} runs to do at demo scale" in shown
     assert all(text in shown for text in ("digits perceptron", "512", "assumed: a GPU does 10 TFLOP/s"))
     assert not (tmp_path / "out").exists()
 
 
 def test_a_study_without_runs_is_nothing_to_do(tmp_path):
     assert "0 runs to do" in plan("theory", "--out", str(tmp_path)).stdout
+
+
+def test_a_session_without_a_device_does_not_break_the_plan(tmp_path):
+    store, (spec,) = Store(tmp_path), cases.specs(1)
+    train(spec, store)
+    (store.run(spec).folder / "environment.json").write_text('[{"shared": false}]')
+    assert [source for _, source in measured_paces(store).values()] == ["1 runs on ?"]
+    assert estimate_time(choose(["mnist"], "demo"), "demo", store, [1], 1e12)["runs"]

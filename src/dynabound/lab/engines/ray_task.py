@@ -1,4 +1,4 @@
-"""A run as a Ray task: what happens on a node. See :mod:`dynabound.lab.engines.ray_driver`, which sends it there."""
+"""A run as a Ray task, on its node. See :mod:`dynabound.lab.engines.ray_driver`, which submits it."""
 
 from __future__ import annotations
 
@@ -15,42 +15,43 @@ from typing import Any
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab.engines.local import REFRESH, Event, attend
+from dynabound.lab.engines.base import PROGRESS_INTERVAL, Event, run_with_events
 from dynabound.lab.engines.spawn import train_on_ranks
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Run, Store
 from dynabound.lab.tasks.download import obtain
 from dynabound.lab.train import train
 
-__all__ = ["execute", "held", "pack", "unpack"]
+__all__ = ["execute", "locked_temporary_folder", "pack", "unpack"]
 
-_NEWBORN = 60.0  # seconds in which a folder that is not locked may be one that is about to be
+LOCK_GRACE = 60.0
+"""Seconds for which a new folder may be unlocked without being deleted: its process is about to lock it."""
 
 
 @contextlib.contextmanager
-def held(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in ``parent`` for as long as this lasts; those that killed processes have left are deleted."""
+def locked_temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
+    """A new folder in ``parent``, deleted at exit. Those that killed processes have left are deleted first."""
     for lock in parent.glob(f"{prefix}*/lock"):
-        with contextlib.suppress(OSError):  # another process deletes it, too
-            if time.time() - lock.stat().st_mtime > _NEWBORN and not Run(lock.parent).locked():
+        with contextlib.suppress(OSError):  # another process deletes it too
+            if time.time() - lock.stat().st_mtime > LOCK_GRACE and not Run(lock.parent).locked():
                 shutil.rmtree(lock.parent)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder, Run(Path(folder)).lock():
         yield Path(folder)
 
 
 def pack(folder: Path) -> dict[str, bytes]:
-    """What a run has become, file by file; the status last, which says that the others are there."""
+    """The files of a run by name; the status comes last, so that the others are there when it is."""
     paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == "status.json")
     kept = [path for path in paths if path.name not in ("lock", "spec.json", "environment.json")]
     files = {}
     for path in kept:
-        with contextlib.suppress(FileNotFoundError):  # whoever trains the run has let go of it
+        with contextlib.suppress(FileNotFoundError):  # the process that trains the run has deleted it
             files[str(path.relative_to(folder))] = path.read_bytes()
     return files
 
 
 def unpack(files: dict[str, bytes], folder: Path) -> None:
-    """Write what :func:`pack` read; the checkpoints among it take the place of those that are there."""
+    """Write what :func:`pack` read; its checkpoints replace the existing ones."""
     for name, contents in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_whole(folder / name, contents)
@@ -61,77 +62,78 @@ def unpack(files: dict[str, bytes], folder: Path) -> None:
 
 
 def execute(
-    fields: dict[str, Any], token: str, mailbox: Any, files: list[Any], options: dict[str, Any]
+    fields: dict[str, Any], attempt: int, marker: str, queue: Any, files: list[Any], options: dict[str, Any]
 ) -> tuple[str, str, dict[str, Any], dict[str, bytes]]:
-    """The task: train, tell, and return state and error and, if the driver cannot see them, session and files."""
+    """The Ray task: train a run and return state and error, and session and files if the driver cannot see them."""
     import ray
 
     spec = RunSpec.from_dict(fields)
     torch.set_num_threads(options["threads"])
-    line = _Line(ray, mailbox)
+    sender = _Sender(ray, queue, attempt)
     with contextlib.ExitStack() as stack:
-        shared = Path(token).exists()
-        temporary = Path(tempfile.gettempdir())
-        store = Store(Path(token).parent if shared else stack.enter_context(held(temporary, "dynabound-scratch-")))
-        line.say(Event(spec.name, "started"))
+        shared = Path(marker).exists()
+        scratch = locked_temporary_folder(Path(tempfile.gettempdir()), "dynabound-scratch-")
+        store = Store(Path(marker).parent if shared else stack.enter_context(scratch))
+        sender.send(Event(spec.name, "started"))
         if not shared:
-            line.run = store.run(spec)
+            sender.unannounced = store.run(spec)
             if files:
-                unpack(ray.get(files[0]), line.run.folder)
-        event = attend(spec, store, line.say, line.stop, _trainer(**options))
-        line.flush()
+                unpack(ray.get(files[0]), sender.unannounced.folder)
+        event = run_with_events(spec, store, sender.send, sender.stop, _trainer(**options))
+        sender.flush()
         run = store.run(spec)
         return event.state, event.error, *(({}, {}) if shared else ((run.environment() or [{}])[-1], pack(run.folder)))
 
 
 def _trainer(*, ranks: int, threads: int, data_dir: str | None, device: str) -> Callable[..., str]:
-    def trainer(spec: RunSpec, store: Store, **listeners: Any) -> str:
+    def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:
         obtain(spec.task, data_dir)
-        options = {"data_dir": data_dir, "device": device, **listeners}
+        options = {"data_dir": data_dir, "device": device, **callbacks}
         if ranks > 1:
-            return train_on_ranks(spec, store, count=ranks, threads=threads, **options)
+            return train_on_ranks(spec, store, ranks=ranks, threads=threads, **options)
         return train(spec, store, **options).state
 
     return trainer
 
 
-class _Line:
-    """A task's line to the driver: it talks at most every ``REFRESH`` seconds, and learns then whether to stop."""
+class _Sender:
+    """Sends a task's events to the driver, at most every ``PROGRESS_INTERVAL`` s; the reply says whether to stop."""
 
-    def __init__(self, ray: Any, mailbox: Any) -> None:
-        self._ray, self._mailbox = ray, mailbox
-        self._letters: list[dict[str, Any]] = []
-        self._answer: Any = None
+    def __init__(self, ray: Any, queue: Any, attempt: int) -> None:
+        self._ray, self._queue, self._attempt = ray, queue, attempt
+        self._messages: list[dict[str, Any]] = []
+        self._reply: Any = None
         self._stopped, self._time = False, 0.0
-        self.run: Run | None = None
-        """Whose beginning the driver has to be told, since it cannot see it."""
+        self.unannounced: Run | None = None
+        """A run in a scratch folder whose session the driver has not received yet."""
 
-    def say(self, event: Event) -> None:
-        last: dict[str, Any] = self._letters[-1] if self._letters else {"state": ""}
+    def send(self, event: Event) -> None:
+        last: dict[str, Any] = self._messages[-1] if self._messages else {"state": ""}
         if last["state"] == "running" and not last["progress"]["metrics"] and "session" not in last:
-            self._letters.pop()  # it is out of date
-        self._letters.append({**dataclasses.asdict(event), "host": socket.gethostname()})
-        if self.run and event.progress:
-            self._letters[-1]["session"] = self.run.environment()[-1]
-            self.run = None
+            self._messages.pop()  # this event replaces it
+        message = {**dataclasses.asdict(event), "attempt": self._attempt, "host": socket.gethostname()}
+        if self.unannounced and event.progress:
+            message["session"] = self.unannounced.environment()[-1]
+            self.unannounced = None
+        self._messages.append(message)
         self.stop()
 
     def stop(self) -> bool:
-        if time.monotonic() - self._time < REFRESH:
+        if time.monotonic() - self._time < PROGRESS_INTERVAL:
             return self._stopped
-        if self._answer is None or self._ray.wait([self._answer], timeout=0)[0]:
+        if self._reply is None or self._ray.wait([self._reply], timeout=0)[0]:
             self._exchange()
         return self._stopped
 
     def flush(self) -> None:
-        """Return when all that was said has arrived."""
+        """Return when all messages have arrived."""
         self._exchange()
         self._exchange()
 
     def _exchange(self) -> None:
         try:
-            self._stopped = self._stopped or (self._answer is not None and self._ray.get(self._answer))
+            self._stopped = self._stopped or (self._reply is not None and self._ray.get(self._reply))
         except self._ray.exceptions.RayError:  # the driver is gone
             self._stopped = True
-        self._answer, self._letters = self._mailbox.tell.remote(self._letters), []
+        self._reply, self._messages = self._queue.put.remote(self._messages), []
         self._time = time.monotonic()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dynabound.lab import distributed
-from dynabound.lab.engines.local import REFRESH, DiedError, explain, processes
+from dynabound.lab.engines.base import PROGRESS_INTERVAL, CrashedError, explain, process_context
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
@@ -22,105 +22,111 @@ from dynabound.lab.train import Progress, train
 
 __all__ = ["train_on_ranks"]
 
-_PATIENCE = 5.0  # seconds for the other ranks to say what happened to them when one has failed
+_REPORT_TIMEOUT = 5.0  # seconds for the other ranks to report what happened to them after one has failed
 
 
 class _RankError(LabError):
-    """What a rank says about its failure."""
+    """The error that a rank reports."""
 
 
 def train_on_ranks(
     spec: RunSpec,
     store: Store,
     *,
-    count: int,
+    ranks: int,
     threads: int,
     progress: Callable[[Progress], None],
     stop: Callable[[], bool],
     **options: Any,
 ) -> str:
-    """:func:`~dynabound.lab.train.train` in ``count`` processes of ``threads`` threads each; the run's state.
+    """:func:`~dynabound.lab.train.train` in ``ranks`` processes of ``threads`` threads each; return the run's state.
 
-    A rank that dies takes the others with it: DiedError.
+    Raise CrashedError if a rank dies; the others are killed.
     """
-    context, lines, members = processes(), dict[Any, int](), list[Any]()
-    folder = tempfile.TemporaryDirectory(prefix="dynabound-")  # unlike a free port, it is nobody else's
+    context, connections, processes = process_context(), dict[Any, int](), list[Any]()
+    folder = tempfile.TemporaryDirectory(prefix="dynabound-")  # private, unlike a free port
     try:
-        for number in range(count):
+        for rank in range(ranks):
             ours, theirs = context.Pipe()
-            place = {
-                "RANK": number,
-                "LOCAL_RANK": number,
-                "WORLD_SIZE": count,
+            environment = {
+                "RANK": rank,
+                "LOCAL_RANK": rank,
+                "WORLD_SIZE": ranks,
                 distributed.RENDEZVOUS_FILE: f"{folder.name}/meeting",
             }
-            arguments = (theirs, place, threads, spec.to_dict(), str(store.root), options)
-            members.append(context.Process(target=_rank, args=arguments, daemon=True))
-            members[-1].start()
-            theirs.close()  # or else the end of the process would not be the end of the line
-            lines[ours] = number
-        return _supervise(lines, members, progress, stop)
+            arguments = (theirs, environment, threads, spec.to_dict(), str(store.root), options)
+            processes.append(context.Process(target=_run_rank, args=arguments, daemon=True))
+            processes[-1].start()
+            theirs.close()  # otherwise the end of the process would not close the connection
+            connections[ours] = rank
+        return _supervise(connections, processes, progress, stop)
     finally:
-        for member in members:
-            member.kill()
-            member.join()
+        for process in processes:
+            process.kill()
+            process.join()
         folder.cleanup()
 
 
 def _supervise(
-    lines: dict[Any, int], members: list[Any], progress: Callable[[Progress], None], stop: Callable[[], bool]
+    connections: dict[Any, int], processes: list[Any], progress: Callable[[Progress], None], stop: Callable[[], bool]
 ) -> str:
-    """Listen to all ranks until each has said how it ended."""
-    answers: dict[int, tuple[float, str, str]] = {}
-    told, deadline = False, float("inf")
-    while lines and time.monotonic() < deadline:
-        if not told and stop():
-            told = True
-            for line in lines:
-                with contextlib.suppress(OSError):  # its end will be heard
-                    line.send(None)
-        ready: list[Any] = wait(list(lines), REFRESH)
-        for line in ready:
+    """Receive from all ranks until each has reported how it ended."""
+    reports: dict[int, tuple[float, str, str]] = {}
+    stopping, deadline = False, float("inf")
+    while connections and time.monotonic() < deadline:
+        if not stopping and stop():
+            stopping = True
+            for connection in connections:
+                with contextlib.suppress(OSError):  # the process is dead, as recv() is about to find out
+                    connection.send(None)
+        ready: list[Any] = wait(list(connections), PROGRESS_INTERVAL)
+        for connection in ready:
             try:
-                word = line.recv()
+                message = connection.recv()
             except (EOFError, OSError):
-                number = lines[line]
-                members[number].join()
-                raise DiedError(f"its rank {number} died (exit code {members[number].exitcode})") from None
-            if isinstance(word, Progress):
-                progress(word)
+                rank = connections[connection]
+                processes[rank].join()
+                raise CrashedError(f"its rank {rank} died (exit code {processes[rank].exitcode})") from None
+            if isinstance(message, Progress):
+                progress(message)
                 continue
-            answers[lines.pop(line)] = word
-            if word[1] != "ended":
-                deadline = min(deadline, time.monotonic() + _PATIENCE)
-    for _, kind, text in sorted(answers.values()):  # the first is the reason of the others
-        if kind == "locked":
+            reports[connections.pop(connection)] = message
+            if message[1] != "ended":
+                deadline = min(deadline, time.monotonic() + _REPORT_TIMEOUT)
+    for _, outcome, text in sorted(reports.values()):  # the earliest failure has caused the others
+        if outcome == "locked":
             raise LockedError(text)
-        if kind == "failed":
+        if outcome == "failed":
             raise _RankError(text)
-    return answers[0][2]
+    return reports[0][2]
 
 
-def _rank(
-    line: Connection, place: dict[str, Any], threads: int, fields: dict[str, Any], root: str, options: dict[str, Any]
+def _run_rank(
+    connection: Connection,
+    environment: dict[str, Any],
+    threads: int,
+    fields: dict[str, Any],
+    root: str,
+    options: dict[str, Any],
 ) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the launcher tells what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what to do
     torch.set_num_threads(threads)
-    os.environ |= {key: str(value) for key, value in place.items()}
+    os.environ |= {key: str(value) for key, value in environment.items()}
 
-    def progress(word: Progress) -> None:
-        with contextlib.suppress(OSError):  # the launcher is gone, as poll() is about to find out
-            line.send(word)
+    def progress(message: Progress) -> None:
+        with contextlib.suppress(OSError):  # the parent is gone, as poll() is about to find out
+            connection.send(message)
 
     with contextlib.ExitStack() as group:
         try:
             group.enter_context(distributed.joined(options["device"]))
-            # Anything on the line, even its end, is the wish to stop.
-            result = train(RunSpec.from_dict(fields), Store(root), progress=progress, stop=line.poll, **options)
-            kind, text = "ended", result.state
+            # Any message, or the end of the connection, is the request to stop.
+            result = train(RunSpec.from_dict(fields), Store(root), progress=progress, stop=connection.poll, **options)
+            outcome, text = "ended", result.state
         except LockedError as error:
-            kind, text = "locked", str(error)
+            outcome, text = "locked", str(error)
         except Exception as error:
-            kind, text = "failed", explain(error)
+            outcome, text = "failed", explain(error)
         with contextlib.suppress(OSError):
-            line.send((time.monotonic(), kind, text))  # before leaving the others, who will fail of that
+            # Before leaving the process group, which makes the other ranks fail.
+            connection.send((time.monotonic(), outcome, text))

@@ -17,6 +17,7 @@ from dynabound.lab.report.evidence import (
     Evidence,
     Group,
 )
+from dynabound.lab.report.statistics import mean
 from dynabound.lab.report.verdicts import NOT_COMPARABLE, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES
 
@@ -43,12 +44,11 @@ def _not_comparable(text: str, source: str, reason: str) -> Check:
     return Check(text, reason, NOT_COMPARABLE, source)
 
 
-def _size(text: str, source: str, evidence: Evidence, claim: Callable[[], Claim | Check]) -> Claim | Check:
+def _size(text: str, source: str, evidence: Evidence, claim: Claim | Check) -> Claim | Check:
     """A claim about the size of an effect, which only the paper's own setup can decide."""
     scale = next(iter(next(iter(evidence.panels.values())).values())).spec.scale
-    if scale == "paper":
-        return claim()
-    return _not_comparable(text, source, "the size of a difference belongs to the paper's data, networks and budget")
+    reason = "the size of a difference belongs to the paper's data, networks and budget"
+    return claim if scale == "paper" else _not_comparable(text, source, reason)
 
 
 def _starts(where: str, group: Group) -> Claim | Check:
@@ -63,7 +63,7 @@ def _starts(where: str, group: Group) -> Claim | Check:
 def _untuned(where: str, group: Group, margin: float) -> _Claims:
     """Our own claim: the paper's defaults are as good as step sizes chosen for the task."""
     return [
-        group.better(f"{where}{name} needs no tuning: at the paper's defaults it ends at most {margin:g} {group.unit} "
+        group.better(f"{where}{name} needs no tuning: at the paper's defaults it ends at most {group.amount(margin)} "
                      "below its suggested step sizes", "ours", label, name, low=-margin)
         for name, label in DEFAULTS.items() if label in group.curves and name in group.curves
     ]  # fmt: skip
@@ -86,7 +86,7 @@ def _mnist(evidence: Evidence) -> _Claims:
 
 
 def _similar(where: str, group: Group, margin: float) -> Claim | Check:
-    text = f"{where}Adam and AMSGrad end within {margin:g} points of each other"
+    text = f"{where}Adam and AMSGrad end within {group.amount(margin)} of each other"
     return group.claim(text, "paper l. 497", {"Adam": 1.0, "AMSGrad": -1.0}, [LAST, BEST], -margin, margin)
 
 
@@ -97,7 +97,8 @@ def _cifar10(evidence: Evidence) -> _Claims:
         dense = panel.startswith("Dense")  # of ResNet the paper says: similar to DenseNet (l. 456)
         early, late, ends, gains = ("449", "450", "451", "452") if dense else ("456",) * 4
         adaptive = [label for label in ("AdaGrad", "Adam", "AMSGrad") if label in curves]
-        claims.append(_starts(where, group))
+        if REFERENCE in curves:
+            claims.append(_starts(where, group))
         for label in adaptive:
             text = f"{where}{label} is better than SGDM in the first quarter of training"
             claims.append(group.better(text, f"paper l. {early}", label, "SGDM", [EARLY_TRAIN]))
@@ -122,10 +123,9 @@ def _cifar10(evidence: Evidence) -> _Claims:
 
 def _how_much(where: str, group: Group, evidence: Evidence, dense: bool) -> Claim | Check:
     other, points, line = ("Adam", 2, 452) if dense else ("SGDM", 1, 457)
-    text, source = f"{where}AdaBound is about {points} points better than {other}", f"paper l. {line}"
-    region = (points / 2, 1.5 * points)
-    return _size(text, source, evidence, lambda: group.claim(
-        text, source, {"AdaBound": 1.0, other: -1.0}, [LAST], *region))  # fmt: skip
+    text, source = f"{where}AdaBound is about {group.amount(points)} better than {other}", f"paper l. {line}"
+    claim = group.claim(text, source, {"AdaBound": 1.0, other: -1.0}, [LAST], points / 2, 1.5 * points)
+    return _size(text, source, evidence, claim)
 
 
 def _ptb(evidence: Evidence) -> _Claims:
@@ -140,7 +140,9 @@ def _ptb(evidence: Evidence) -> _Claims:
         text, source = f"{where}the curves of AdaBound and AMSBound are smoother than that of SGD", "paper l. 489"
         epochs = curves["SGD"].spec.epochs
         if epochs < _SMOOTH_EPOCHS:
-            claims.append(_not_comparable(text, source, f"{epochs} epochs show how a curve falls, not how smooth it is"))
+            claims.append(
+                _not_comparable(text, source, f"{epochs} epochs show how a curve falls, not how smooth it is")
+            )
         else:
             claims.append(group.all_of(text, source, [{a: 1.0, "SGD": -1.0} for a in ours], ROUGHNESS))
         claims += _untuned(where, group, SAME)
@@ -153,15 +155,16 @@ def _gains(evidence: Evidence) -> _Claims:
     group = Group({f"{name[:2]} {label}": curve for name in (names[0], names[-1])
                    for label, curve in evidence.panels[name].items()})  # fmt: skip
     first, last = names[0][:2], names[-1][:2]
-    gains = {where: {f"{where} AdaBound": 0.5, f"{where} AMSBound": 0.5, f"{where} Adam": -1.0}
+    ours = [label for label in ("AdaBound", "AMSBound") if f"{first} {label}" in group.curves]
+    gains = {where: {**{f"{where} {label}": 1 / len(ours) for label in ours}, f"{where} Adam": -1.0}
              for where in (first, last)}  # fmt: skip
     more = {**gains[last], **{label: -weight for label, weight in gains[first].items()}}
     text = "the gain of AdaBound and AMSBound over Adam is larger with three layers than with one"
     claims = [group.claim(text, "paper l. 492", more, [LAST])]
     for where, percent in ((first, 1.1), (last, 2.8)):
         text = f"{where}: AdaBound and AMSBound end about {percent:g} % better than Adam"
-        claims.append(_size(text, "paper l. 492", evidence, lambda text=text, where=where, percent=percent: group.claim(
-            text, "paper l. 492", gains[where], [LAST], percent / 2, 1.5 * percent)))  # fmt: skip
+        claim = group.claim(text, "paper l. 492", gains[where], [LAST], percent / 2, 1.5 * percent)
+        claims.append(_size(text, "paper l. 492", evidence, claim))
     return claims
 
 
@@ -201,13 +204,18 @@ def _final_step_size(evidence: Evidence) -> _Claims:
 
 def _sensitivity(group: Group, text: str, weights: dict[str, float]) -> Claim | Check:
     """SGDM against AdaBound over all step sizes; where SGDM diverged, it has lost more than any number says."""
-    claim = group.claim(text, "paper l. 1124", weights)
-    diverged = [label for label in weights if group.curves[label].diverged]
-    if isinstance(claim, Check) and diverged and all(group.curves[label].ended for label in weights):
-        ours = any(label.startswith("AdaBound") for label in diverged)
-        verdict = UNDECIDED if ours else REPRODUCED
-        return Check(text, f"{' and '.join(diverged)} diverged", verdict, "paper l. 1124")
-    return claim
+    source, mine = "paper l. 1124", {label: group.curves[label] for label in weights}
+    diverged = [label for label, curve in mine.items() if curve.diverged]
+    if not all(curve.ended for curve in mine.values()):
+        return Check(text, "a run is missing", UNDECIDED, source)
+    if diverged:
+        verdict = UNDECIDED if any(label.startswith("AdaBound") for label in diverged) else REPRODUCED
+        return Check(text, f"{' and '.join(diverged)} diverged", verdict, source)
+    comparison = group.comparison(weights, LAST)
+    losses = {name: sum(weight * mean(mine[label].final()) for label, weight in weights.items() if name in label)
+              for name in ("SGDM", "AdaBound")}  # fmt: skip
+    measured = f"mean loss against 0.1: SGDM {losses['SGDM']:.2f}, AdaBound {-losses['AdaBound'] / 2:.2f}"
+    return Claim(text, source, measured, (comparison,), group.unit)
 
 
 def _learning_rates(evidence: Evidence) -> _Claims:
@@ -245,7 +253,9 @@ def _rate_evolution(evidence: Evidence) -> _Claims:
             when = values.index(peak) + 1
             ends = abs(math.log10(values[-1] / final)) < abs(math.log10(peak / final))
             falls = when < len(values) / 2 and values[-1] < peak and ends
-            measured = f"{values[0]:.3g} at first, {peak:.3g} at point {when} of {len(values)}, {values[-1]:.3g} at the end"
+            measured = (
+                f"{values[0]:.3g} at first, {peak:.3g} at point {when} of {len(values)}, {values[-1]:.3g} at the end"
+            )
             text = f"{layer}: the {name} rate rises, then falls towards α* = {final:g}"
             if falls and when == 1:  # the rise, if there is one, comes before the first record
                 reason = f"{measured}; a rise before the first record is not seen"

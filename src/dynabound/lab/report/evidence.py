@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 from dynabound.lab.report.learning_rates import RateEvolution, SampledRates
-from dynabound.lab.report.results import Curve, Seed
+from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import contrast, mean, std
 from dynabound.lab.report.verdicts import NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, Comparison
-from dynabound.lab.tasks import datasets
+from dynabound.lab.studies.plan import Seed
+from dynabound.lab.tasks.catalog import TASKS
 
 __all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "Evidence", "Group",
            "Measure", "Panels", "error_of_one", "test_examples"]  # fmt: skip
@@ -48,7 +48,7 @@ def _early(seed: Seed, split: str) -> float:
 
 
 def _roughness(seed: Seed) -> float:
-    """The mean absolute second difference of the log of the metric; as a perplexity, so that its score is in percent."""
+    """Exp of the mean absolute second difference of the log perplexity, so that its score is in percent."""
     logs = [math.log(value) for value in seed.series("test")]
     bends = [abs(a - 2 * b + c) for a, b, c in zip(logs, logs[1:], logs[2:], strict=False)]
     return math.exp(mean(bends))
@@ -63,14 +63,12 @@ EARLY_TEST = Measure("test, first quarter", lambda seed: _early(seed, "test"))
 ROUGHNESS = Measure("roughness", _roughness, on_test=False)
 
 
-@cache
 def test_examples(task: str) -> int | None:
     """How many images a task is tested on; None for text."""
-    if task in datasets.EMBEDDED:
-        data = datasets.load(task)
-        return len(data.test[1]) if isinstance(data, datasets.Images) else None
-    known = datasets.SOURCES.get(task)
-    return 10_000 if known and task in ("mnist", "cifar10") else None
+    entry = TASKS[task]
+    if entry.text:
+        return None
+    return entry.source.shape[1] if entry.source else entry.test_images
 
 
 def _binomial(task: str, percent: float) -> float:
@@ -96,10 +94,11 @@ class Group:
     def _text(self, label: str, measure: Measure) -> str:
         curve = self.curves[label]
         values = [measure.of(seed) for seed in curve.finished]
+        name = f"{label}:" if "=" in label else label
         if not values:
-            return f"{label} –"
+            return f"{name} –"
         error = error_of_one(curve.spec.task, values) if measure.on_test else std(values)
-        return f"{label} {mean(values):.2f}" + (f" ± {error:.2f}" if math.isfinite(error) else "")
+        return f"{name} {mean(values):.2f}" + (f" ± {error:.2f}" if math.isfinite(error) else "")
 
     def measured(self, labels: Sequence[str], measures: Sequence[Measure]) -> str:
         """The numbers behind a claim."""
@@ -159,7 +158,7 @@ class Group:
     def better(
         self, text: str, source: str, a: str, b: str, measures: Sequence[Measure] = (LAST, BEST), low: float = 0.0
     ) -> Claim | Check:
-        """"``a`` is better than ``b``", by more than ``low``; both epochs are judged unless the paper names one."""
+        """Method ``a`` is better than ``b`` by more than ``low``, at the last epoch and at the best one."""
         return self.claim(text, source, {a: 1.0, b: -1.0}, measures, low)
 
     def all_of(
@@ -179,6 +178,10 @@ class Group:
             return Check(text, measured, REPRODUCED, source)
         comparisons = tuple(self.comparison(part, measure, low, constant=constant) for part in left)
         return Claim(text, source, measured, comparisons, self.unit)
+
+    def amount(self, number: float) -> str:
+        """A number with its unit."""
+        return f"{number:g} %" if self.unit == "%" else f"{number:g} point{'s'[: number != 1]}"
 
     @property
     def unit(self) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from dynabound.lab.report.statistics import Estimate, Level, holm
+from dynabound.lab.report.statistics import ALPHA, Estimate, Level, holm
 
 __all__ = [
     "FAILS", "HOLDS", "NOT_COMPARABLE", "NOT_REPRODUCED", "OPEN_ONLY", "PARTLY", "REPRODUCED", "UNDECIDED", "Check",
@@ -90,20 +91,16 @@ class Claim:
     @property
     def p_against(self) -> float:
         """See the class."""
-        each = [each.p_against for each in self.comparisons]
-        return max(each) if self.joint else min(1.0, len(each) * min(each))
+        p_values = [each.p_against for each in self.comparisons]
+        return max(p_values) if self.joint else min(1.0, len(p_values) * min(p_values))
 
     def check(self, level: Level) -> Check:
         """The verdict, with the interval of the test that is the hardest to decide."""
-        verdict = UNDECIDED
-        if level.decided:
-            verdict = REPRODUCED if self.p_for < self.p_against else NOT_REPRODUCED
         supported = self.p_for < self.p_against
-        shown = (
-            max(self.comparisons, key=lambda each: each.p_for)
-            if supported or not self.joint
-            else max(self.comparisons, key=lambda each: each.p_against)
-        )
+        words = (REPRODUCED, NOT_REPRODUCED) if self.source.startswith("paper") else (HOLDS, FAILS)
+        verdict = UNDECIDED if not level.decided else words[0] if supported else words[1]
+        hardest = "p_against" if self.joint and not supported else "p_for"
+        shown: Comparison = max(self.comparisons, key=attrgetter(hardest))
         margin = shown.estimate.margin(level.alpha)
         known = math.isfinite(margin)
         return Check(
@@ -128,8 +125,10 @@ def _finite(value: float) -> float | None:
 def judge(claims: Sequence[Claim | Check]) -> list[Check]:
     """Decide the claims of a study together; what needs no test, or could not be tested, stays as it is."""
     tested = [claim for claim in claims if isinstance(claim, Claim)]
-    levels = iter(holm([min(claim.p_for, claim.p_against) for claim in tested]))
-    return [claim.check(next(levels)) if isinstance(claim, Claim) else claim for claim in claims]
+    known = [claim for claim in tested if all(each.estimate.known for each in claim.comparisons)]
+    levels = dict(zip(map(id, known), holm([min(claim.p_for, claim.p_against) for claim in known]), strict=True))
+    untested = Level(1.0, ALPHA)
+    return [claim.check(levels.get(id(claim), untested)) if isinstance(claim, Claim) else claim for claim in claims]
 
 
 def overall(checks: Sequence[Check]) -> str:

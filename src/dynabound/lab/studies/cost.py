@@ -1,6 +1,6 @@
 """What a set of runs would cost: operations and bytes counted, and a step measured on this machine.
 
-Neither the data sets nor a GPU are needed: a network on torch's meta device has shapes and no contents.
+Neither the data sets nor a GPU are needed: the networks are on torch's meta device.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dynabound.lab.spec import DEFAULT, RunSpec
+from dynabound.lab.describe import workload_key, workload_title
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import models, optimizers
 from dynabound.lab.tasks.catalog import SOURCES
 from dynabound.lab.tasks.datasets import Data, Images, Text, load
@@ -24,29 +25,29 @@ from dynabound.lab.tasks.models import LanguageModel
 from dynabound.lab.training.batches import make_batches
 from dynabound.lab.training.loop import Training
 
-__all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Count", "count", "estimate", "gpu_seconds", "kind", "size", "title"]
+__all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Profile", "estimate", "gpu_seconds", "profile", "size"]
 
 GPU_FLOPS = 10e12
 """Operations per second that a data-centre GPU is assumed to sustain on these networks."""
 STEP_SECONDS = 1e-3
-"""What a step on a GPU is assumed to take at least: Python has to start its kernels, however small they are."""
+"""The least time of a step on a GPU: Python has to launch its kernels, however small they are."""
 _PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
-_IMAGES = 16  # are measured, and taken for a part of a batch: a whole one of a wide network takes a CPU minutes
-_TIMED = 3  # steps
-_METRICS = 300  # bytes that an epoch's metrics take
-_RATES = 130  # bytes that a layer's rates take in them
+_TIMED_IMAGES = 16  # per step, scaled up to a batch: a whole batch of a wide network takes a CPU minutes
+_TIMED_STEPS = 3
+_METRICS_BYTES = 300  # of an epoch
+_RATES_BYTES = 130  # of a layer and an epoch
 
 
 @dataclass(frozen=True)
-class Count:
-    """What all runs of a kind have in common."""
+class Profile:
+    """What all runs of a workload have in common."""
 
     steps: int
-    """Of an epoch."""
+    """Per epoch."""
     flops: float
-    """Of an epoch: forward and backward through the training set, forward through the held-out sets."""
+    """Per epoch: forward and backward through the training set, forward through the held-out sets."""
     evaluated: float
-    """Steps of the evaluation after an epoch, each as a third of a training step."""
+    """Steps of the evaluation after an epoch; each counts as a third of a training step."""
     parameters: int
     layers: int
     """Tensors of parameters."""
@@ -56,7 +57,7 @@ class Count:
 
 @dataclass(frozen=True)
 class Cost:
-    """The cost of all runs of one kind."""
+    """The cost of all runs of one workload."""
 
     workload: str
     runs: int
@@ -65,59 +66,45 @@ class Cost:
     flops: float
     """In all runs together, with the evaluations."""
     gpu_hours: float
-    """As :func:`gpu_seconds` has them."""
+    """See :func:`gpu_seconds`."""
     seconds: float
     """On this machine, one run at a time."""
 
 
-def kind(spec: RunSpec) -> RunSpec:
-    """What has to be equal for two runs to take as long per epoch: all but method, seed and budget."""
-    plain = dict(optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False, scale="paper")
-    return replace(spec, **plain)
-
-
-def title(spec: RunSpec) -> str:
-    """What is trained.
-
-    >>> title(RunSpec("ptb", layers=2))
-    'ptb lstm-2'
-    """
-    return f"{spec.task} {spec.model}" + (f"-{spec.layers}" if spec.layers else "")
-
-
-def estimate(specs: Iterable[RunSpec], tell: Callable[[str], None] = lambda _: None) -> list[Cost]:
-    """The cost of ``specs``, each run counted once, with some measured steps of each workload."""
-    kinds: dict[RunSpec, list[RunSpec]] = {}
+def estimate(specs: Iterable[RunSpec], progress: Callable[[str], None] = lambda _: None) -> list[Cost]:
+    """The cost of ``specs``, each run counted once; some steps of each workload are timed."""
+    workloads: dict[RunSpec, list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
-        kinds.setdefault(kind(spec), []).append(spec)
+        workloads.setdefault(workload_key(spec), []).append(spec)
     costs = []
-    for like, runs in kinds.items():
-        tell(title(like))
-        counted, epochs = count(like), sum(spec.epochs for spec in runs)
+    for key, runs in workloads.items():
+        title = workload_title(key)
+        progress(title)
+        counted, epochs = profile(key), sum(spec.epochs for spec in runs)
         hours = sum(gpu_seconds(spec) for spec in runs) / 3600
-        seconds = epochs * (counted.steps + counted.evaluated) * _step_seconds(like)
-        costs.append(Cost(title(like), len(runs), epochs * counted.steps, epochs * counted.flops, hours, seconds))
+        seconds = epochs * (counted.steps + counted.evaluated) * _step_seconds(key)
+        costs.append(Cost(title, len(runs), epochs * counted.steps, epochs * counted.flops, hours, seconds))
     return costs
 
 
 def gpu_seconds(spec: RunSpec, flops_per_second: float = GPU_FLOPS) -> float:
-    """How long a run is assumed to take on a GPU."""
-    counted = count(kind(spec))
+    """The time that a run is assumed to take on a GPU."""
+    counted = profile(workload_key(spec))
     least = (counted.steps + counted.evaluated) * STEP_SECONDS
     return spec.epochs * max(counted.flops / flops_per_second, least)
 
 
 def size(spec: RunSpec) -> int:
-    """Bytes of the run's folder when it has ended: one checkpoint, which has the metrics too, and the metrics."""
-    counted = count(kind(spec))
-    metrics = spec.epochs * (_METRICS + _RATES * counted.layers * spec.rates)
+    """Bytes of a finished run's folder: one checkpoint, which contains the metrics, and the metrics."""
+    counted = profile(workload_key(spec))
+    metrics = spec.epochs * (_METRICS_BYTES + _RATES_BYTES * counted.layers * spec.rates)
     state = 4 * counted.parameters * _state_copies(spec.optimizer)
     return counted.model_bytes + state + 2 * metrics
 
 
 @cache
-def count(spec: RunSpec) -> Count:
-    """Count the operations and bytes of a kind of runs."""
+def profile(spec: RunSpec) -> Profile:
+    """Count the operations and bytes of a workload."""
     with torch.random.fork_rng([]):
         data = _stand_in(spec)
         batches = make_batches(_one_pixel(data), spec, torch.device("cpu"))
@@ -127,7 +114,7 @@ def count(spec: RunSpec) -> Count:
         (data.train, data.valid, data.test) if isinstance(data, Text) else (data.train[1], data.test[1])
     )
     forward, both = _flops(model, spec, data)
-    return Count(
+    return Profile(
         steps=batches.steps,
         flops=len(trained[: spec.examples]) * both + sum(map(len, held_out)) * forward,
         evaluated=sum(1 for split in batches.splits for _ in batches.evaluation(split)) / 3,
@@ -138,7 +125,7 @@ def count(spec: RunSpec) -> Count:
 
 
 def _one_pixel(data: Data) -> Data:
-    """As many images, and nothing to normalise."""
+    """As many images, of one pixel: there is nothing to normalise."""
     if isinstance(data, Text):
         return data
     (x, y), (u, v) = data.train, data.test
@@ -160,7 +147,7 @@ def _flops(model: nn.Module, spec: RunSpec, data: Data) -> tuple[float, float]:
 
 @cache
 def _state_copies(optimizer: str) -> int:
-    """Numbers that a method remembers for every parameter: found out by letting it make a step."""
+    """Tensors of state that a method keeps for every parameter, as its first step shows."""
     parameter = torch.nn.Parameter(torch.ones(64))
     parameter.grad = torch.ones(64)
     method = optimizers.build(optimizer, [parameter], lr=1e-3)
@@ -169,22 +156,22 @@ def _state_copies(optimizer: str) -> int:
 
 
 def _step_seconds(spec: RunSpec) -> float:
-    """Seconds of a step on this machine, whatever else it does meanwhile: the median of some."""
+    """Seconds of a step on this machine: the median of some, so that other processes hardly disturb it."""
     batch = int(spec.batch_size or 1)
-    small = batch if spec.text else min(batch, _IMAGES)
+    small = batch if spec.text else min(batch, _TIMED_IMAGES)
     with torch.random.fork_rng([]):
         training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
         batches = training.train_epoch()
         next(batches)  # the first is slower
         times = [time.perf_counter()]
-        for _ in range(_TIMED):
+        for _ in range(_TIMED_STEPS):
             next(batches)
             times.append(time.perf_counter())
     return statistics.median(end - start for start, end in itertools.pairwise(times)) * batch / small
 
 
 def _stand_in(spec: RunSpec) -> Data:
-    """Data of the right size and no meaning."""
+    """Data of the right size, without contents."""
     if spec.task not in SOURCES:
         return load(spec.task)
     if spec.text:

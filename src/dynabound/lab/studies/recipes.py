@@ -10,7 +10,20 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
 
-__all__ = ["DEFAULTS", "FIXED", "PACE", "REFERENCE", "REFERENCES", "STUDIES", "TUNED", "WORKLOADS", "Row", "Study", "choose", "seeded"]
+__all__ = [
+    "DEFAULTS",
+    "FIXED",
+    "PACE",
+    "REFERENCE",
+    "REFERENCES",
+    "STUDIES",
+    "TUNED",
+    "WORKLOADS",
+    "Row",
+    "Study",
+    "choose",
+    "seeded",
+]
 
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
@@ -26,7 +39,7 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
         "perceptron": dict(task="digits", hidden=100, epochs=40),
         "resnet34": {**_RESNET, **_DEMO_CNN},
         "densenet121": {**_DENSENET, **_DEMO_CNN, "batch_size": 128},
-        # Short epochs: the rates are told at the end of each.
+        # Short epochs: the rates are recorded at the end of each.
         "resnet34-rates": {**_RESNET, **_DEMO_CNN, "examples": 320, "epochs": 60, "decay_after": None, "rates": True},
         **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 2, 3)},
     },
@@ -52,8 +65,8 @@ PACE: dict[str, dict[str, float]] = {
     "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "lstm": 4.6},
     "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "lstm": 1},
 }
-"""Steps of an epoch of the paper, over steps of an epoch at this scale. The bounds' speed γ is multiplied by it, so
-that they close in as fast per epoch as the paper's."""
+"""Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,
+so that the bounds converge as fast per epoch as in the paper."""
 
 TUNED: dict[str, tuple[str, ...]] = {
     "demo": ("perceptron",),
@@ -83,8 +96,8 @@ FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "laptop": {},
     "paper": {},
 }
-"""What methods are given where it is not searched for; a method that is not here keeps its defaults. In the demo it is
-what the paper's search found, beforehand, for there is no time for it: docs/lab.md has the commands."""
+"""Step sizes and options where they are not searched for; a method that is not here keeps its defaults. Those of the
+demo are the results of the paper's search, run beforehand: docs/lab.md has the commands."""
 
 
 @dataclass(frozen=True)
@@ -97,11 +110,11 @@ class Row:
     optimizer: str
     lr: float | None = None
     opt: Mapping[str, Any] = field(default_factory=dict)
-    """Other arguments. ``gamma`` is the paper's: what a scale makes of it, PACE says."""
+    """Other arguments. ``gamma`` is the paper's, before it is multiplied by PACE."""
 
     def spec(self, scale: str) -> RunSpec:
         """The run of seed 0, before any search for a step size."""
-        # The default is left out, for the run is that of the studies that do not speak of it.
+        # The default is left out, so that studies which do not set it share the run.
         opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
         if self.optimizer in ("adabound", "amsbound"):
             opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.pace(scale):.6g}")
@@ -111,7 +124,7 @@ class Row:
         return RunSpec(**WORKLOADS[scale][self.workload], optimizer=self.optimizer, lr=lr, opt=opt, scale=scale)
 
     def pace(self, scale: str) -> float:
-        """What γ is multiplied by."""
+        """The factor of γ."""
         return PACE[scale][self.workload.partition("-")[0]]
 
     def tuned(self, scale: str) -> bool:
@@ -146,8 +159,8 @@ _FOUR = ("SGD", "Adam", "AdaBound", "AMSBound")
 _STEP_SIZES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 REFERENCE = "Adam, α = 0.001"
-"""Adam with the step size that AdaBound starts from: a search may find a larger one for Adam, and then only this
-curve shows that AdaBound starts like Adam."""
+"""Adam with the initial step size of AdaBound: a search may find a larger one for Adam, and then only this curve shows
+that AdaBound starts like Adam."""
 DEFAULTS = {"AdaBound": "AdaBound, defaults", "AMSBound": "AMSBound, defaults"}
 """The curves of methods at the paper's defaults, where the ranked ones have suggested step sizes."""
 REFERENCES = frozenset({REFERENCE, *DEFAULTS.values()})
@@ -242,7 +255,7 @@ STUDIES: dict[str, Study] = {
 
 
 def choose(names: Iterable[str], scale: str) -> list[Study]:
-    """The studies of those names, or all; LabError for a name or a scale that does not exist.
+    """The studies of the given names, or all; LabError for an unknown name or scale.
 
     >>> [study.name for study in choose(["mnist", "ptb", "mnist"], "demo")]
     ['mnist', 'ptb']
@@ -258,6 +271,6 @@ def choose(names: Iterable[str], scale: str) -> list[Study]:
     return [STUDIES[name] for name in dict.fromkeys(names)] or list(STUDIES.values())
 
 
-def seeded(spec: RunSpec, count: int) -> list[RunSpec]:
-    """The same run from ``count`` random starting points."""
-    return [replace(spec, seed=seed) for seed in range(count)]
+def seeded(spec: RunSpec, seeds: int) -> list[RunSpec]:
+    """The same run with each of the seeds 0, 1, …, ``seeds`` − 1."""
+    return [replace(spec, seed=seed) for seed in range(seeds)]

@@ -1,7 +1,7 @@
 """The paper's search for step sizes: five points, more at an edge, and the lowest final training loss wins.
 
-The search is a function of the runs that are stored: it says which runs it needs next. So it resumes by itself, and
-no run is ever repeated.
+The search is a function of the stored runs: it returns which runs it needs next. So it resumes without any state of its
+own, and no run is repeated.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["GRIDS", "Grid", "Search", "search"]
+__all__ = ["GRIDS", "Grid", "Loss", "Search", "search"]
 
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
-"""A run's final training loss; infinity for one that diverged or failed, None for one that has not ended."""
+"""A run's final training loss; infinity if it diverged or failed, None if it has not ended."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Step sizes, from small to large, and other options that each of them is tried with."""
+    """Step sizes in ascending order, and the other options that each of them is tried with."""
 
     lrs: tuple[float, ...]
     options: tuple[Mapping[str, Any], ...] = ({},)
@@ -43,24 +43,24 @@ GRIDS: dict[str, Grid] = {
 }
 """The paper's initial grids. AdaBound and AMSBound have none: they keep their defaults."""
 
-_MOST = 8
-"""New points at an edge, so that a search ends even where the loss falls for ever."""
+_MAX_EXTENSIONS = 8
+"""New points at an edge: a search ends even if the loss keeps falling."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How far a search is."""
+    """The state of a search."""
 
     tried: tuple[tuple[RunSpec, float], ...]
     """The runs that have ended, with their losses."""
     wanted: tuple[RunSpec, ...]
-    """The runs that are needed before anything more can be said; none: the search is over."""
+    """The runs whose losses are needed next; none: the search is over."""
     best: RunSpec | None
-    """The winner so far; None if nothing has ended well."""
+    """The run with the lowest loss so far; None if no run has finished."""
 
 
 def search(spec: RunSpec, loss: Loss) -> Search:
-    """Search for the step size (and options) of ``spec``; its own are where a method without a grid stays.
+    """Search for the step size (and options) of ``spec``; a method without a grid keeps its own.
 
     >>> spec = RunSpec("digits", optimizer="sgdm", lr=0.1)
     >>> valley = lambda tried: abs(math.log10(tried.lr / 300))     # best: 300, beyond the grid
@@ -74,8 +74,8 @@ def search(spec: RunSpec, loss: Loss) -> Search:
         return Search((), (), spec)
     points = [_at(spec, lr, options) for options in grid.options for lr in grid.lrs]
     state = _judge(points, loss)
-    for _ in range(_MOST):
-        outside = None if state.wanted or state.best is None else _beyond(state.best, points)
+    for _ in range(_MAX_EXTENSIONS):
+        outside = None if state.wanted or state.best is None else _next_outside(state.best, points)
         if outside is None:
             break
         points.append(outside)
@@ -98,10 +98,10 @@ def _judge(points: list[RunSpec], loss: Loss) -> Search:
     return Search(tried, wanted, best if math.isfinite(least) else None)
 
 
-def _beyond(best: RunSpec, points: list[RunSpec]) -> RunSpec | None:
+def _next_outside(best: RunSpec, points: list[RunSpec]) -> RunSpec | None:
     """The next point outwards if ``best`` is at an edge of the step sizes tried with its options.
 
-    The grids go 1, 5, 10, 50 … or 1, 10, 100 …: two steps repeat, so the next one is as long as the last but one.
+    The grids are 1, 5, 10, 50 … or 1, 10, 100 …: their ratios repeat with period two at most.
     """
     lrs = sorted(float(point.lr or 0) for point in points if point.opt == best.opt)
     if best.lr == lrs[-1]:

@@ -1,4 +1,4 @@
-"""The theory lab's demonstrations as a part of the reproduction: played once, kept in a folder."""
+"""The theory demonstrations as a part of the reproduction: computed once, kept in a folder."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
 
 
 def missing(folder: Path) -> list[str]:
-    """The demonstrations that have not been played yet."""
+    """The demonstrations that have not been computed yet."""
     return [name for name in NAMES if read(folder, name) is None]
 
 
 def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
-    """Play one, and write its numbers and pictures; LabError if they cannot be written."""
+    """Compute one, and write its numbers and figures; LabError if they cannot be written."""
     from dynabound.theory.studies import DEMONSTRATIONS, write
 
     demo = DEMONSTRATIONS[name](progress=progress)
@@ -32,7 +32,7 @@ def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:
-    """What a demonstration found; None if it was not played to its end, or has lost its picture."""
+    """The results of a demonstration; None if it was not computed to its end, or has lost its figure."""
     if not (folder / f"{name}.svg").is_file():
         return None
     try:

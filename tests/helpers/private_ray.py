@@ -1,0 +1,42 @@
+"""What another user of this machine could find out about the Ray that an engine starts for itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from dynabound.lab.engines.ray_driver import RayEngine
+
+
+def inspect(address: str, folder: str) -> None:
+    """Start Ray with its files in ``folder``, without a home directory, and write what can be seen to found.json."""
+    import psutil
+
+    os.environ |= {"HOME": "/nonexistent", "RAY_TMPDIR": folder}
+    os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
+    with RayEngine(address) as engine:
+        token, gcs = os.environ["RAY_AUTH_TOKEN"], sys.modules["ray"].get_runtime_context().gcs_address
+        processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        pids = {process.pid for process in processes}
+        tcp = [c for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
+        found = {
+            "listening": sorted({connection.laddr.ip for connection in tcp}),
+            "modes": [path.stat().st_mode & 0o777 for path in Path(folder).iterdir()],
+            "commands_with_token": [process.cmdline() for process in processes if token in " ".join(process.cmdline())],
+            "files_with_token": [str(path) for path in Path(folder).rglob("*") if token.encode() in contents(path)],
+            "jobs": engine.jobs,
+        }
+        stranger = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
+        command = [sys.executable, "-c", f"import ray; ray.init({gcs!r}); print('connected')"]
+        found["stranger"] = subprocess.run(command, capture_output=True, text=True, timeout=800, env=stranger).stdout
+    Path(folder, "found.json").write_text(json.dumps(found))
+
+
+def contents(path: Path) -> bytes:
+    try:
+        return path.read_bytes() if path.is_file() else b""
+    except OSError:
+        return b""
