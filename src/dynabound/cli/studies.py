@@ -188,12 +188,13 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
         echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
         return
     table = Table(box=None, header_style="bold")
-    for column in ("study", "verdict", "claims that hold", "runs"):
+    for column in ("study", "verdict", "the paper's claims", "runs"):
         table.add_column(column)
     for study in report.studies:
-        holding = sum(check.verdict in ("reproduced", "holds") for check in study.checks)
+        counts = html.paper_claims(study)
+        comparable = sum(counts.values()) - counts["none"]
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
-        table.add_row(study.name, study.verdict, f"{holding} of {len(study.checks)}", states)
+        table.add_row(study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states)
     _print(table)
     echo(f"the report: {path}")
 
