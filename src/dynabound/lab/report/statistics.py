@@ -122,8 +122,8 @@ def _welch(value: float, weighted: Sequence[tuple[float, Values]]) -> Estimate:
         squares, freedom = _squares(values)
         parts.append((weight**2 * squares / freedom / len(values), freedom))
     variance = sum(part for part, _ in parts)
-    freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts) if variance else 0.0
-    return Estimate(value, math.sqrt(variance), freedom)
+    joint = variance**2 / sum(part**2 / freedom for part, freedom in parts) if variance else 0.0
+    return Estimate(value, math.sqrt(variance), joint)
 
 
 @dataclass(frozen=True)
