@@ -25,6 +25,8 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
+
 from dynabound import Suggestion, suggest
 from dynabound.lab.report.statistics import welch_margin
 from dynabound.lab.spec import RunSpec
