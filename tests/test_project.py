@@ -24,7 +24,7 @@ MODULES = sorted(
 
 
 def test_the_core_imports_torch_alone():
-    """Everything that `import dynabound` adds to `import torch` is dynabound's own: that is what keeps it fast."""
+    """Everything that the optimizers add to `import torch` is dynabound's own: that is what keeps them fast."""
     code = (
         "import sys, json, torch; before = set(sys.modules); import dynabound.optim, dynabound.bounds; "
         "print(json.dumps(sorted(set(sys.modules) - before)))"

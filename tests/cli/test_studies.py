@@ -83,13 +83,13 @@ def test_tune_reports_the_standard_deviation_over_seeds(tmp_path):
 
 
 def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch):
-    monkeypatch.setitem(GRIDS, "helpers.deadly:Raises", Grid((0.01, 0.1, 1.0)))
-    arguments = ["--optimizer", "helpers.deadly:Raises", "--hidden", "4", "--epochs", "1", "--examples", "64",
+    monkeypatch.setitem(GRIDS, "helpers.deadly:RaisesLater", Grid((0.01, 0.1, 1.0)))
+    arguments = ["--optimizer", "helpers.deadly:RaisesLater", "--hidden", "4", "--epochs", "1", "--examples", "128",
                  "--jobs", "2", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments, "--json")
     assert result.exit_code == 1
     assert "3 runs failed; run the same command again to retry them" in result.stderr
-    told = json.loads(result.stdout)["helpers.deadly:Raises"]
+    told = json.loads(result.stdout)["helpers.deadly:RaisesLater"]
     assert [(row["state"], row["train_loss"]) for row in told["tried"]] == [("failed", None)] * 3
     assert (told["best"], told["test"]) == (None, None)
     assert len(Store(tmp_path / "runs").runs()) == 3, "there is no winner to be run again"

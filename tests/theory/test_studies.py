@@ -292,6 +292,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.processes
 def test_a_missing_extra_is_named():
     hide = "import sys; sys.modules['numba'] = None; "
     failed = python(hide + "import dynabound.theory")
@@ -300,6 +301,7 @@ def test_a_missing_extra_is_named():
     assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('lab')}"
 
 
+@pytest.mark.processes
 def test_the_core_does_not_import_the_lab():
     loaded = python("import sys, dynabound; print({'numba', 'matplotlib', 'rich', 'typer'} & set(sys.modules))")
     assert loaded.stdout.strip() == "set()"

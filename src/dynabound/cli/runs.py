@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from dynabound.cli import progress
+from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
 from dynabound.cli.errors import stop_signals
 from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, examples, expand, one_of
 from dynabound.cli.tables import echo, echo_json, print_table
@@ -60,9 +61,13 @@ def train(
     the model and of the optimizer's state: for models that are too large for one. A run may be resumed with another
     N, with --fsdp or without.
     """
+    check_finite("--checkpoint-minutes", checkpoint_minutes)
+    check_data_dir(data_dir)
     with distributed.joined(device, group=fsdp):
         store = Store(out)
         chosen = _stored_spec(store, resume, spec) if resume else RunSpec.from_dict(spec)
+        check_local_runs([chosen], device, out)
+        check_optimizer(chosen, device)
         curves = store.run(chosen).folder / "tensorboard" if tensorboard else None
         silent = quiet or distributed.rank() > 0
         with stop_signals() as received, progress.one_run(chosen, silent) as shown:

@@ -10,7 +10,20 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
 
-__all__ = ["FIXED", "PACE", "REFERENCE", "STUDIES", "TUNED", "WORKLOADS", "Row", "Study", "choose", "seeded"]
+__all__ = [
+    "DEFAULTS",
+    "FIXED",
+    "PACE",
+    "REFERENCE",
+    "REFERENCES",
+    "STUDIES",
+    "TUNED",
+    "WORKLOADS",
+    "Row",
+    "Study",
+    "choose",
+    "seeded",
+]
 
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
@@ -148,6 +161,10 @@ _STEP_SIZES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
 REFERENCE = "Adam, α = 0.001"
 """Adam with the initial step size of AdaBound: a search may find a larger one for Adam, and then only this curve shows
 that AdaBound starts like Adam."""
+DEFAULTS = {"AdaBound": "AdaBound, defaults", "AMSBound": "AMSBound, defaults"}
+"""The curves of methods at the paper's defaults, where the ranked ones have suggested step sizes."""
+REFERENCES = frozenset({REFERENCE, *DEFAULTS.values()})
+"""The labels of curves that are shown for comparison and have no rank."""
 
 
 def _compare(panel: str, workload: str, labels: Iterable[str]) -> tuple[Row, ...]:
