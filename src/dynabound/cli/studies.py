@@ -30,7 +30,7 @@ from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import losses, read
 from dynabound.lab.studies.recipes import STUDIES, choose, seeded
-from dynabound.lab.studies.search import GRIDS, Loss, Search, search
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search
 
 __all__ = ["report", "reproduce", "tune"]
 
@@ -275,7 +275,7 @@ def tune(
     engine: dict[str, Any],
     optimizers: Annotated[
         list[str] | None,
-        typer.Option("--optimizer", **one_of(GRIDS, "Optimizer to tune; repeatable (default: all)")),
+        typer.Option("--optimizer", **one_of(TUNE_GRIDS, "Optimizer to tune; repeatable (default: the first five)")),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of the best setting.")] = 3,
     out: OutDir = _OUT,
@@ -295,7 +295,7 @@ def tune(
             check_optimizer(each, engine.get("device", "cpu"))
     _check(specs, place, EngineOptions(**engine), out)
     failed = _run(plans.tuning(specs, seeds), store, place, as_json)
-    found = {each.optimizer: search(each, losses(store)) for each in specs}
+    found = {each.optimizer: search(each, losses(store), TUNE_GRIDS) for each in specs}
     if as_json:
         echo_json({name: _found(result, store, seeds) for name, result in found.items()})
     else:
