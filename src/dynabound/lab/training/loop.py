@@ -117,6 +117,14 @@ class Training:
         correct = torch.count_nonzero(logits.argmax(1) == batch.y) if self._correct else _ZERO
         return loss, correct
 
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss of a batch, for whoever trains the model otherwise; see :meth:`forget`."""
+        return self._loss(model, batch)[0]
+
+    def forget(self) -> None:
+        """Start the next batch without the recurrent state of the last one."""
+        self._carry = None
+
     def _read(self, pending: list[tuple[Tensor, Tensor, int]]) -> None:
         """Sum the losses of the last steps over all ranks; each is the rank's part of the mean."""
         values = torch.stack([torch.stack([loss.float(), correct.to(loss)]) for loss, correct, _ in pending])
