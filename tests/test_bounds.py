@@ -1,14 +1,18 @@
 """The bound functions and their certificate against exact arithmetic."""
 
+import json
 import math
+import re
 from decimal import Decimal, getcontext
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
 from dynabound import bounds
+from dynabound.cli import app
 
 getcontext().prec = 60
 ONE = Decimal(1)
@@ -93,6 +97,44 @@ def test_certificate_finds_what_is_wrong():
     assert not bounds.certificate(lambda t: (0.5, 1.0), steps=100).limits_agree
 
 
+def test_an_infinite_upper_bound_gives_no_guarantee():
+    found = bounds.certificate(lambda t: (1.0, math.inf), steps=100)
+    assert not found.limits_agree
+    assert not found.guaranteed
+    assert found.largest_upper == math.inf
+    assert found.useful_from() == math.inf
+
+
+def test_largest_upper_is_the_largest_seen():
+    assert (
+        bounds.certificate(lambda t: (1.0, 1.0) if t != 7 else (1.0, 3.0), final_lr=0.5, steps=10).largest_upper == 1.5
+    )
+    for family in ("harmonic", "exponential", "linear"):
+        assert bounds.certificate(family, 0.01, 0.5).largest_upper == 0.5 * float(bounds.evaluate(family, 0.01, 1)[1])
+    assert bounds.certificate(("constant", 0.5, 2.0), final_lr=0.5).largest_upper == 1.0
+
+
+@pytest.mark.parametrize("diameter", [0.1, 2.0, 30.0])
+def test_useful_from_is_where_the_guarantee_beats_the_trivial_bound(diameter):
+    found = bounds.certificate("harmonic", gamma=0.1, final_lr=0.5)
+    smallest = 0.5 * bounds.evaluate("harmonic", 0.1, 1)[0]
+
+    def guarantee(t):  # Savarese's bound for d = 1, β₁ = 0, G = 3, with the smallest rates that the bounds allow
+        growth = 2 * found.m * (math.sqrt(t) - 1) + 1 / smallest
+        return diameter**2 / 2 * growth + (2 * math.sqrt(t) - 1) * found.largest_upper * 9
+
+    start = found.useful_from(diameter, gradient_bound=3.0)
+    assert guarantee(start) <= diameter * 3 * start
+    assert guarantee(start / 2) > diameter * 3 * start / 2
+
+
+@pytest.mark.parametrize(("gamma", "final_lr"), [(1e-320, 0.1), (1e-3, 1e308), (1e-3, 1e-307)])
+@pytest.mark.parametrize("family", ["harmonic", "exponential", "linear"])
+def test_bounds_that_overflow_are_refused(family, gamma, final_lr):
+    with pytest.raises(ValueError, match=re.escape(f"gamma={gamma!r}, final_lr={final_lr!r}: the bounds overflow")):
+        bounds.certificate(family, gamma, final_lr)
+
+
 @pytest.mark.parametrize("pair", [(2.0, 1.0), (-1.0, 1.0), (math.nan, 1.0), (0.5, math.nan)])
 def test_a_bound_function_that_returns_nonsense(pair):
     with pytest.raises(ValueError, match="must return 0 <= lower <= upper"):
@@ -103,3 +145,27 @@ def test_a_bound_function_that_returns_nonsense(pair):
 def test_certificate_refuses_bad_numbers(name, value):
     with pytest.raises(ValueError, match=f"{name}="):
         bounds.certificate(lambda t: (1.0, 1.0), **{name: value})
+
+
+def command(*arguments):
+    return CliRunner().invoke(app, ["bounds", *map(str, arguments)], terminal_width=200)
+
+
+def test_the_command_says_what_the_guarantee_needs():
+    text = command("--certificate").output
+    assert "only with the following, M = 20010, R∞ = 100.1" in text
+    for needed in ("α/√t (sqrt_decay=True)", "bounded set", "β₁ₜ that decays"):
+        assert needed in text
+    assert "better than the trivial bound D·G·T from T = 1.6e+09 on" in text
+    found = json.loads(command("--json").output)["certificate"]
+    assert found["guaranteed"] is True
+    assert found["useful_from"] == pytest.approx(1.61e9, rel=0.01)
+    assert len(found["needs"]) == 3
+
+
+@pytest.mark.parametrize(("option", "value"), [("--final-lr", 1e308), ("--final-lr", 1e-308), ("--gamma", 1e-320)])
+def test_the_command_refuses_bounds_that_overflow(option, value, tmp_path):
+    result = command(option, value, "--out", tmp_path / "new")
+    assert result.exit_code == 2
+    assert "the bounds overflow" in " ".join(result.output.split())
+    assert not (tmp_path / "new").exists()

@@ -33,7 +33,7 @@ def test_runs_keep_their_names(entry):
     assert RunSpec.from_dict(entry["fields"]).name == entry["name"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "sharded"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("sharded", marks=pytest.mark.processes)])
 def test_stored_runs_resume(kind, tmp_path):
     shutil.copytree(GOLDEN / kind, tmp_path / kind)
     spec = RunSpec(**RESUMED[kind])
@@ -77,8 +77,10 @@ def test_optimizer_checkpoints_load():
 def options(command, path=()):
     """From a command's name to the options that it takes."""
     found = {" ".join(path): {option for param in command.params for option in (*param.opts, *param.secondary_opts)}}
-    for name, child in getattr(command, "commands", {}).items():
-        found |= options(child, (*path, name))
+    if hasattr(command, "list_commands"):
+        with command.make_context("dynabound", [], resilient_parsing=True) as context:
+            for name in command.list_commands(context):
+                found |= options(command.resolve_command(context, [name])[1], (*path, name))
     return found
 
 
@@ -99,6 +101,7 @@ def output(*arguments):
     return json.loads(subprocess.check_output([sys.executable, "-m", "dynabound", *arguments]))
 
 
+@pytest.mark.processes
 def test_json_output_keeps_its_keys():
     keys = load("json_keys.json")
     show = output("runs", "show", RunSpec(**RESUMED["plain"]).name, "--out", str(GOLDEN / "plain"), "--json")

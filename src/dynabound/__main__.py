@@ -2,15 +2,20 @@
 
 import sys
 
+from dynabound import _extras
+
 
 def main() -> None:
     """Run the command line, or say which extra it needs."""
     try:
-        from dynabound.cli import app
+        from dynabound.cli import app, errors, streams
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("dynabound"):
             raise
-        sys.exit(f"dynabound: {error.name} is missing: the commands need pip install 'dynabound[lab]'")
+        sys.exit(f"dynabound: {_extras.missing(error, 'lab')}")
+    errors.exit_on_interrupt()
+    errors.log_to_stderr()
+    streams.fall_back_to_ascii()
     app()
 
 

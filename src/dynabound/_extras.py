@@ -9,15 +9,24 @@ from importlib import metadata
 from typing import Any
 
 
-@cache
 def pip_command(extra: str) -> str:
     """The command that installs an extra: from the clone if dynabound was installed from one, else from the index."""
+    return f"pip install '{_source()}[{extra}]'"
+
+
+def rebuild_command() -> str:
+    """The command that compiles dynabound's kernel again."""
+    source = _source()
+    return "pip install --force-reinstall --no-deps " + ("--no-binary dynabound " * (source != ".")) + source
+
+
+@cache
+def _source() -> str:
     try:
         origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
-    source = "." if str(origin.get("url", "")).startswith("file:") else "dynabound"
-    return f"pip install '{source}[{extra}]'"
+    return "." if str(origin.get("url", "")).startswith("file:") else "dynabound"
 
 
 def missing(error: ModuleNotFoundError, extra: str) -> str:

@@ -1,7 +1,7 @@
-"""How long a step takes: AdaBound beside torch's fused Adam, every other AdaBound, and the machine's streaming limit.
+"""Time per step: AdaBound against torch's fused Adam, other AdaBounds, and the machine's streaming limit.
 
-All that is compared runs in one process, in turn, step by step; a figure is the median of a contestant's steps, and
-what is reported are ratios of such figures.
+All optimizers run in one process and take turns step by step. A time is the median over an optimizer's steps; the
+results are ratios of such times.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
 
 PEERS = ("adabound", "torch_optimizer", "pytorch_optimizer")
-"""Other packages that have a class AdaBound; those that are installed take part."""
+"""Other packages with a class AdaBound; those that are installed are measured too."""
 
 Shapes: TypeAlias = "list[tuple[int, ...]]"
 Step: TypeAlias = "Callable[[], object]"
@@ -47,14 +47,14 @@ REPETITIONS = {"resnet34": 40, "small": 100, "large": 15}
 
 
 def measure(work: str, repetitions: int | None = None, progress: Report = lambda done, of: None) -> dict[str, Any]:
-    """Milliseconds per step of every contestant at ``work``, and what follows from them."""
+    """Milliseconds per step of every optimizer on ``work``, and their ratios."""
     if work not in WORKS:
         raise ValueError(f"work={work!r}: must be one of {', '.join(WORKS)}")
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(shape)) for shape in WORKS[work]()]
     for param in params:
         param.grad = torch.randn_like(param)
-    times = _interleave(_contestants(params), repetitions or REPETITIONS[work], progress)
+    times = _interleave(_optimizers(params), repetitions or REPETITIONS[work], progress)
     ours, adam = times["dynabound AdaBound"], times["torch Adam fused"]
     return {
         "work": work,
@@ -70,43 +70,41 @@ def measure(work: str, repetitions: int | None = None, progress: Report = lambda
     }
 
 
-def _contestants(params: list[torch.nn.Parameter]) -> dict[str, Step]:
-    contestants: dict[str, Step] = {
+def _optimizers(params: list[torch.nn.Parameter]) -> dict[str, Step]:
+    steps: dict[str, Step] = {
         "torch Adam fused": torch.optim.Adam(params, fused=True).step,
         "dynabound AdaBound": AdaBound(params).step,
         "dynabound AMSBound": AMSBound(params).step,
     }
     if _fused.AVAILABLE:
-        contestants["streaming limit"] = _stream(params)
+        steps["streaming limit"] = _stream(params)
     for name in PEERS:
         try:
-            contestants[name] = importlib.import_module(name).AdaBound(params).step
+            steps[name] = importlib.import_module(name).AdaBound(params).step
         except ImportError:
             continue
-    return contestants
+    return steps
 
 
 def _stream(params: list[torch.nn.Parameter]) -> Step:
-    """The same bytes through the same threads, with next to no arithmetic, on copies: reads 4 numbers, writes 3."""
+    """A step that moves the same bytes with the same threads, and hardly any arithmetic: reads 4 numbers, writes 3."""
     lists: list[list[Tensor]] = [[torch.zeros_like(p, requires_grad=False) for p in params] for _ in range(4)]
-    steps = [torch.zeros((), dtype=torch.int64) for _ in params]
+    counts = [torch.zeros((), dtype=torch.int64) for _ in params]
     scalars: Any = (0.0,) * 11
     kernel: Any = importlib.import_module("dynabound.optim._kernel")
 
     def step() -> None:
-        kernel.stream(_fused.LEVEL, torch.get_num_threads(), kernel.scan(*lists, [], steps)[1], scalars)
+        kernel.stream(_fused.LEVEL, torch.get_num_threads(), kernel.scan(*lists, [], counts)[1], scalars)
 
     return step
 
 
-def _interleave(
-    contestants: dict[str, Step], repetitions: int, progress: Callable[[int, int], None]
-) -> dict[str, float]:
-    times: dict[str, list[float]] = {name: [] for name in contestants}
+def _interleave(steps: dict[str, Step], repetitions: int, progress: Report) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in steps}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # some peers call signatures that torch has deprecated
-        for repetition in range(-2, repetitions):  # two to warm up
-            for name, step in contestants.items():
+        for repetition in range(-2, repetitions):  # two steps of warm-up
+            for name, step in steps.items():
                 start = time.perf_counter()
                 step()
                 if repetition >= 0:
@@ -122,9 +120,9 @@ def _backends(params: list[torch.nn.Parameter]) -> Iterator[tuple[str, Step]]:
 
 
 def _peak(step: Step, params: list[torch.nn.Parameter]) -> float | None:
-    """The most memory that a step holds beyond what it began with, in sizes of the largest parameter.
+    """Peak memory that a step allocates, in sizes of the largest parameter.
 
-    From the peak of the resident set, which Linux lets a process reset; too coarse for parameters under 64 MB.
+    Measured by the peak of the resident set, which Linux lets a process reset; too coarse for less than 64 MB.
     """
     largest = max(param.numel() * param.element_size() for param in params)
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
@@ -142,7 +140,7 @@ def _kilobytes(status: Path, name: str) -> int:
 
 
 def import_milliseconds(repetitions: int = 5) -> float:
-    """What ``import dynabound`` costs after ``import torch``, in fresh interpreters."""
-    code = "import time, torch; t = time.perf_counter(); import dynabound; print(1e3 * (time.perf_counter() - t))"
+    """Time of ``import dynabound`` with its optimizers after ``import torch``, in new interpreters."""
+    code = "import time, torch; t = time.perf_counter(); import dynabound.optim; print(1e3 * (time.perf_counter() - t))"
     times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions)]
     return statistics.median(times)

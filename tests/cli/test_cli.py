@@ -1,4 +1,4 @@
-"""The command line, as a user and as a script sees it."""
+"""The command line as a whole: what it loads, what its help shows, and ``bench``."""
 
 import json
 import subprocess
@@ -6,14 +6,20 @@ import sys
 
 import pytest
 import torch
+from typer.main import get_command
 from typer.testing import CliRunner
 
 import dynabound
-from dynabound.cli import app
+from dynabound._extras import pip_command
+from dynabound.cli import COMMANDS, app
 
 
 def run(*arguments):
     return CliRunner().invoke(app, arguments)
+
+
+def python(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
 @pytest.fixture
@@ -24,10 +30,48 @@ def threads():
     torch.set_num_threads(before)
 
 
+def loaded(name):
+    group = get_command(app)
+    with group.make_context("dynabound", [], resilient_parsing=True) as context:
+        return group.resolve_command(context, [name])[1]
+
+
 def test_version_and_help():
     assert run("--version").output.strip() == dynabound.__version__
-    assert "bench" in run("--help").output
+    shown = run("--help").output
+    assert all(name in shown for name in COMMANDS)
+    assert "--install-completion" in shown
     assert "fused Adam" in run("bench", "--help").output
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_version_and_help_load_neither_torch_nor_the_lab_nor_ray(option):
+    code = f"""import sys; sys.argv = ['dynabound', '{option}']
+from dynabound.__main__ import main
+try: main()
+except SystemExit: print(*sys.modules)"""
+    modules = python(code).stdout.splitlines()[-1].split()
+    assert "dynabound.cli" in modules
+    assert not {"torch", "numpy", "ray", "dynabound.optim", "dynabound.lab", "dynabound.theory"} & set(modules)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_shows_the_first_line_of_their_help(name):
+    command = loaded(name)
+    assert command.name == name
+    assert (command.help or "").splitlines()[0] == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("name", ["train", "reproduce", "tune", "report", "theory", "bounds", "bench"])
+def test_every_command_has_examples(name):
+    assert loaded(name).epilog.startswith("Examples:\n\ndynabound ")
+
+
+def test_an_unknown_command_names_the_nearest():
+    result = run("trian")
+    assert result.exit_code == 2
+    assert "'train'" in result.output
 
 
 def test_bench_reports_ratios(tmp_path, threads):
@@ -43,16 +87,24 @@ def test_bench_reports_ratios(tmp_path, threads):
     assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
 
 
+def test_bench_prints_a_table(threads):
+    shown = run("bench", "small", "--repetitions", "1", "--threads", "1").stdout
+    assert "Milliseconds per step" in shown
+    assert "AdaBound / fused Adam" in shown
+    assert "import dynabound takes" in shown
+
+
 def test_bench_refuses_unknown_work():
     result = run("bench", "huge")
     assert result.exit_code == 2
     assert "resnet34, small, large" in result.output.replace("\n", " ")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("module", ["typer", "rich"])
 def test_a_missing_extra_names_the_pip_command(module):
-    code = f"import sys; sys.modules['{module}'] = None; from dynabound.__main__ import main; main()"
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    code = f"import sys; sys.modules['{module}'] = None; sys.argv[1:] = ['runs']; "
+    result = python(code + "from dynabound.__main__ import main; main()")
     assert result.returncode == 1
-    assert "pip install 'dynabound[lab]'" in result.stderr
-    assert "Traceback" not in result.stderr
+    assert pip_command("lab") in result.stderr
+    assert len(result.stderr.splitlines()) == 1

@@ -5,10 +5,11 @@ import sys
 import pytest
 from typer.testing import CliRunner
 
+from dynabound._extras import pip_command
 from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.tasks.catalog import SOURCES
+from dynabound.lab.tasks.catalog import EMBEDDED, SOURCES
 
 SMALL = ["train", "digits", "--hidden=8", "--epochs=2"]
 
@@ -66,11 +67,11 @@ def test_divergence_is_no_error(dynabound):
         (["train", "digits", "--model=lstm"], "model='lstm': digits takes"),
         (["train", "digits", "--opt=gama=1"], "did you mean gamma"),
         (["train", "mnist"], "dynabound data fetch mnist"),
-        (["train", "--resume=abc"], "run 'abc' in runs: there is none"),
-        (["train", "digits", "--out=/dev/null/x"], "cannot be written (Not a directory)"),
+        (["train", "--resume=abc"], "no run matches"),
+        (["train", "digits", "--out=/dev/null/x"], "cannot be written (/dev/null is not a folder)"),
         (["train", "digits", "--device=cuda:99"], "device='cuda:99'"),
-        (["runs", "show", "abc"], "there is none"),
-        (["runs", "remove", "abc"], "there is none"),
+        (["runs", "show", "abc"], "no run matches"),
+        (["runs", "remove", "abc"], "no run matches"),
         (["data", "fetch", "digits"], "nothing to fetch"),
     ],
 )
@@ -113,11 +114,11 @@ def test_runs_are_listed_filtered_shown_and_removed(dynabound):
     assert Store("runs").runs() == []
 
 
-def test_data_list_tells_what_is_where(dynabound, tmp_path):
+def test_data_list_shows_where_data_is(dynabound, tmp_path):
     (tmp_path / "data" / "ptb").mkdir(parents=True)
     (tmp_path / "data" / "ptb" / "ptb.train.txt").write_text("")
     places = json.loads(dynabound("data", "list", "--data-dir=data", "--json").stdout)
-    assert places.keys() == {"digits", "pydoc", *SOURCES}
+    assert places.keys() == {*EMBEDDED, *SOURCES}
     assert places["digits"] == "embedded"
     assert places["ptb"] == "data/ptb"
     assert places["cifar10"] == "missing: dynabound data fetch cifar10"
@@ -149,3 +150,12 @@ def test_the_package_itself_imports_none_of_this():
     code = "import sys, dynabound; print(*sys.modules)"
     answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"rich", "typer", "sklearn", "pooch", "dynabound.lab"} & set(answer.stdout.split())
+
+
+def test_tensorboard_names_its_extra(dynabound, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard.writer", None)
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    result = dynabound(*SMALL, "--tensorboard", code=1)
+    assert pip_command("tensorboard") in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not Store("runs").root.exists(), "written before it was checked"

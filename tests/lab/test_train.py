@@ -182,6 +182,7 @@ def test_nothing_is_written_before_all_is_checked(optimizer, message, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("fields", [dict(task="digits"), dict(task="pydoc", hidden=8, examples=4000)])
 def test_bf16_computes_in_bf16_and_keeps_float32(fields, tmp_path):
     fields = {**fields, "epochs": 2, "precision": "bf16", "optimizer": "adam"}

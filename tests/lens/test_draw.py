@@ -1,5 +1,6 @@
 import itertools
 import math
+import pickle
 
 import matplotlib.pyplot as plt
 import pytest
@@ -9,6 +10,7 @@ from torch import nn
 
 from dynabound import AdaBound
 from dynabound.lens import LearningRateLens
+from dynabound.lens.forecast import forecast
 from helpers.lens_training import make_model
 
 
@@ -190,6 +192,15 @@ def test_rates_that_are_all_the_same_have_numbers_at_the_axis():
         assert high / low >= 3
         shown = [label for label in labels if label.get_text() and low < sum(label.get_position()) < high]
         assert len(shown) >= 2
+
+
+def test_figures_show_themselves_in_notebooks_and_can_be_pickled():
+    lens = watch(make_model(), torch.randn(4, 6), adabound)
+    for figure in (lens.heatmap(), lens.evolution(), lens.funnel(), forecast().figure()):
+        assert type(figure).__module__ == "matplotlib.figure"  # W&B asks for this
+        shown = figure._repr_png_()
+        assert shown.startswith(b"\x89PNG")
+        assert len(pickle.loads(pickle.dumps(figure)).axes) == len(figure.axes)
 
 
 def test_many_parameters_do_not_overlap():

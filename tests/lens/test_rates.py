@@ -2,14 +2,30 @@
 
 import math
 
+import adabound
 import pytest
+import pytorch_optimizer
 import torch
+import torch_optimizer
 from torch import nn
-from torch.optim import SGD, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop
+from torch.optim import (
+    ASGD,
+    SGD,
+    Adadelta,
+    Adafactor,
+    Adagrad,
+    Adam,
+    Adamax,
+    AdamW,
+    NAdam,
+    RAdam,
+    RMSprop,
+    Rprop,
+)
 
 from dynabound import AdaBound, AdaBoundW, AMSBound
 from dynabound.lens import Rates, effective_lr, register
-from dynabound.lens.rates import _RULES
+from dynabound.lens.rules import RULES
 
 SHAPES = [(3, 4), (5,), ()]
 BACKENDS = {"loop": dict(foreach=False), "foreach": dict(foreach=True), "fused": dict(fused=True)}
@@ -41,6 +57,36 @@ def rmsprop(group, before, state, grad):
 
 def gradient(_group, _before, _state, grad):
     return grad
+
+
+def adadelta(group, before, state, grad):
+    """The step used the mean of squared updates before it, which is not stored."""
+    used = before.get("acc_delta", torch.zeros_like(grad))
+    return grad * ((used + group["eps"]) / (state["acc_delta"] + group["eps"])).sqrt()
+
+
+def adafactor(group, before, state, grad):
+    """The gradient, after the clipping of the update, with the parameter's size before the step."""
+    eps, least = group["eps"][0] or torch.finfo(grad.dtype).eps, group["eps"][1]
+    variance = state.get("variance")
+    if variance is None:
+        variance = state["row_var"] * state["col_var"] / state["row_var"].mean(-2, keepdim=True).clamp(min=eps)
+    update = grad / variance.clamp(min=eps**2).sqrt()
+    sizes = [max(least, values.square().mean().sqrt().item()) for values in (before["param"], state["param"])]
+    return grad / max(1.0, update.square().mean().sqrt().item() / group["d"]) * sizes[0] / sizes[1]
+
+
+def rprop(_group, before, _state, grad):
+    turned = grad * before.get("prev", torch.zeros_like(grad)) < 0
+    return grad.sign() * ~turned
+
+
+def asgd(group, before, state, grad):
+    return grad * used_eta(group, before) / float(state["eta"])
+
+
+def used_eta(group, before):
+    return float(before.get("eta", torch.tensor(float(group["lr"]), dtype=torch.float32)))  # it is stored in float32
 
 
 CASES = [
@@ -92,6 +138,14 @@ CASES = [
         dict(capturable=True),
     )],
     (AdaBoundW, exp_avg, dict(weight_decay=0.1)),
+    *[(Adamax, exp_avg, options) for options in (dict(), dict(eps=1e-2, weight_decay=0.1, maximize=True))],
+    *[(Adadelta, adadelta, options) for options in (dict(), dict(rho=0.5, eps=1e-3, weight_decay=0.1, maximize=True))],
+    *[(Adafactor, adafactor, options) for options in (
+        dict(),
+        dict(eps=(1e-2, 0.5), d=1.5, beta2_decay=-0.5, weight_decay=0.1, maximize=True),
+    )],
+    *[(Rprop, rprop, options) for options in (dict(), dict(etas=(0.3, 1.7), step_sizes=(0.01, 0.1), maximize=True))],
+    *[(ASGD, asgd, options) for options in (dict(), dict(lambd=0.1, alpha=0.6, weight_decay=0.1, maximize=True))],
 ]  # fmt: skip
 
 
@@ -138,20 +192,30 @@ def check_steps(optimizer, params, direction, steps=12):
                 group["lr"] = group["lr"] * 0.5
         optimizer.step()
         for group in optimizer.param_groups:
-            decoupled = group.get("decoupled_weight_decay", False)
             for param in group["params"]:
                 i = next(i for i, other in enumerate(params) if other is param)
-                grad = param.grad * (-1 if group["maximize"] else 1)
-                grad = grad if decoupled else grad + group["weight_decay"] * old[i]
                 state = {k: real(v) if isinstance(v, torch.Tensor) else v for k, v in optimizer.state[param].items()}
-                earlier = {"momentum_buffer": torch.zeros_like(real(old[i]))} | {
+                earlier = {"momentum_buffer": torch.zeros_like(real(old[i])), "param": real(old[i])} | {
                     k: real(v) for k, v in before[i].items()
                 }
-                shrunk = old[i] * (1 - float(group["lr"]) * group["weight_decay"]) if decoupled else old[i]
+                kept = kept_share(optimizer, group, earlier)
+                grad = param.grad * (-1 if group.get("maximize") else 1)
+                if kept == 1 or isinstance(optimizer, ASGD):  # an L2 penalty, and for ASGD a decay beside it
+                    grad = grad + group.get("weight_decay", 0) * old[i]
                 rates = effective_lr(optimizer, param)
                 assert rates.shape == real(param).shape
-                expected = real(shrunk) - rates * direction(group, earlier, state, real(grad))
+                step_direction = direction(group, earlier, {**state, "param": real(param.detach())}, real(grad))
+                expected = real(old[i]) * kept - rates * step_direction
                 torch.testing.assert_close(real(param.detach()), expected, rtol=1e-11, atol=1e-13)
+
+
+def kept_share(optimizer, group, earlier):
+    """What decoupled weight decay leaves of a parameter."""
+    if isinstance(optimizer, ASGD):
+        return 1 - group["lambd"] * used_eta(group, earlier)
+    if group.get("decoupled_weight_decay") or group.get("weight_decouple") or isinstance(optimizer, Adafactor):
+        return 1 - float(group["lr"]) * group["weight_decay"]
+    return 1
 
 
 def make_params(dtype=torch.float64):
@@ -174,6 +238,10 @@ def test_rate_times_direction_is_the_update(cls, direction, options, backend):
         (RAdam, exp_avg, {}),
         (RMSprop, rmsprop, dict(centered=True, momentum=0.5)),
         (Adagrad, gradient, {}),
+        (Adamax, exp_avg, {}),
+        (Adadelta, adadelta, {}),
+        (Rprop, rprop, {}),
+        (ASGD, asgd, {}),
         (SGD, sgd, dict(momentum=0.9)),
         (AMSBound, exp_avg, dict(gamma=0.1)),
     ],
@@ -182,6 +250,26 @@ def test_rate_times_direction_is_the_update(cls, direction, options, backend):
 def test_complex_parameters_and_tensor_rates(cls, direction, options):
     params = make_params(torch.complex128)
     check_steps(cls(params, lr=torch.tensor(0.05, dtype=torch.float64), foreach=False, **options), params, direction)
+
+
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (adabound.AdaBound, dict(gamma=0.1)),
+        (adabound.AdaBound, dict(amsbound=True, weight_decay=0.1)),
+        (torch_optimizer.AdaBound, dict(gamma=0.1)),
+        (torch_optimizer.AdaBound, dict(amsbound=True, weight_decay=0.1, eps=1e-2)),
+        (pytorch_optimizer.AdaBound, dict(gamma=0.1)),
+        (pytorch_optimizer.AdaBound, dict(ams_bound=True, weight_decay=0.1, eps=1e-2)),
+        (pytorch_optimizer.AdaBound, dict(weight_decay=0.1, weight_decouple=False, maximize=True, foreach=True)),
+    ],
+    ids=name_of,
+)
+@pytest.mark.filterwarnings("ignore:This overload of add")  # adabound 0.0.5 is written for torch 1
+def test_the_adabounds_of_other_packages(cls, options):
+    params = make_params()
+    groups = [{"params": params[:1]}, {"params": params[1:], "lr": 0.2, "final_lr": 0.01}]
+    check_steps(cls(groups, lr=0.05, **options), params, exp_avg)
 
 
 def test_param_groups_have_their_own_rates():
@@ -222,18 +310,49 @@ def test_a_subclass_follows_its_parent():
     check_steps(Mine(params, lr=0.05), params, exp_avg)
 
 
+class Unknown(torch.optim.Optimizer):
+    """An optimizer of the user's."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, dict(lr=lr))
+
+    def step(self, closure=None):
+        for param in self.param_groups[0]["params"]:
+            self.state[param]["size"] = param.grad.abs()
+
+
 def test_unknown_optimizers_are_named_and_can_be_registered():
     param = nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.Rprop([param], lr=0.3)
-    with pytest.raises(TypeError, match=r"Rprop.*AdaBound, Adagrad, Adam, AdamW, NAdam, RAdam, RMSprop, SGD.*register"):
+    optimizer = Unknown([param], lr=0.3)
+    with pytest.raises(TypeError, match=r"type Unknown: the rates of ASGD, AdaBound, Adadelta, .* are known.*register"):
         effective_lr(optimizer, param)
-    register(torch.optim.Rprop, lambda group, state, param: Rates(state["step_size"]))
+    register(Unknown, lambda group, state, param: Rates(group["lr"] / state["size"]))
     try:
-        param.grad = torch.tensor([1.0, -1.0])
+        param.grad = torch.tensor([1.0, -2.0])
         optimizer.step()
-        assert effective_lr(optimizer, param).tolist() == pytest.approx([0.3, 0.3])
+        assert effective_lr(optimizer, param).tolist() == pytest.approx([0.3, 0.15])
     finally:
-        del _RULES[torch.optim.Rprop]
+        del RULES[Unknown]
+
+
+class Wrapper:
+    """What wrappers have in common: the optimizer inside, under one of three names."""
+
+    def __init__(self, name, optimizer):
+        setattr(self, name, optimizer)
+
+
+@pytest.mark.parametrize(
+    "names", [["optimizer"], ["_base_optimizer"], ["base_optimizer"], ["optimizer", "base_optimizer"]]
+)
+def test_wrapped_optimizers_are_unwrapped(names):
+    param = nn.Parameter(torch.ones(2))
+    param.grad = torch.tensor([1.0, 2.0])
+    inner = wrapped = Adam([param], lr=0.1)
+    for name in names:
+        wrapped = type("Wrapped", (Wrapper, torch.optim.Optimizer), {})(name, wrapped)
+    inner.step()
+    assert torch.equal(effective_lr(wrapped, param), effective_lr(inner, param))
 
 
 @pytest.mark.parametrize(("cls", "rule"), [(int, gradient), (Adam(make_params()), gradient), (Adam, "lr / sqrt(v)")])

@@ -1,5 +1,7 @@
 """The problems against brute force: comparators, gradients, and the conditions on C."""
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,6 +38,37 @@ def test_theorem_2_period_is_the_smallest(betas, period):
     assert problems.theorem_2_period(*betas) == period
     if period < 1000:
         assert [c for c in range(2, period + 1, 2) if holds_2(c, *betas)] == [period]
+
+
+def adams_expected_step(period, beta1, beta2, delta=1.0, draws=200_000):
+    """E[−m/√v] of Adam under Theorem 3's random gradients, and its standard error, from ten plain simulations."""
+    means = []
+    for seed in range(10):
+        rng = np.random.default_rng(100 + seed)
+        gradients = np.where(rng.random(draws // 10) < (1 + delta) / (period + 1), float(period), -1.0)
+        m = v = total = 0.0
+        for g in gradients.tolist():
+            m, v = beta1 * m + (1 - beta1) * g, beta2 * v + (1 - beta2) * g * g
+            total -= m / math.sqrt(v)
+        means.append(total / gradients.size)
+    return np.mean(means), np.std(means) / 3
+
+
+@pytest.mark.parametrize("betas", [(0.0, 0.5), (0.0, 0.9), (0.3, 0.5)])
+def test_theorem_3_condition_is_sufficient(betas):
+    """It is not necessary: Adam may drift away for a smaller C, too."""
+    period = problems.theorem_3_period(*betas)
+    assert not problems.theorem_3_condition(period - 1, *betas)
+    for c in (period, 4 * period):
+        assert problems.theorem_3_condition(c, *betas)
+        mean, error = adams_expected_step(c, *betas)
+        assert mean > 3 * error
+
+
+def test_theorem_3_condition_refuses_a_small_c():
+    mean, error = adams_expected_step(4, 0.0, 0.5)
+    assert mean < -3 * error  # Adam's expected step leads to x*
+    assert not problems.theorem_3_condition(4, 0.0, 0.5)
 
 
 def test_line_comparator_is_the_minimum_over_a_fine_grid():
@@ -101,9 +134,18 @@ def test_theorem_3_draws_with_the_stated_probability():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: problems.theorem_1(2), "C=2: must be an integer >= 3"),
-        (lambda: problems.theorem_2(21), "C=21: must be an even integer >= 2"),
+        (lambda: problems.theorem_1(2), "C=2: must be an integer >= 3 and <= 10,000,000"),
+        (lambda: problems.theorem_2(21), "C=21: must be an even integer >= 2 and"),
         (lambda: problems.theorem_2_period(0.8, 0.5), r"beta1=0.8: must be in \[0, sqrt\(beta2\)\)"),
+        (lambda: problems.theorem_2(10**9), "C=1000000000: must be an even integer >= 2 and <= 10,000,000"),
+        (lambda: problems.savarese(10, 0, period=0), "C=0: must be an integer >= 2"),
+        (lambda: problems.savarese(10, 0, beta2=1.0), r"beta2=1.0: must be in \[0, 1\)"),
+        (
+            lambda: problems.theorem_1_period(0.999999999999),
+            r"smallest C .* is about 3e\+13, .* ten periods take 3e\+14 steps",
+        ),
+        (lambda: problems.theorem_2_period(0.0, 1 - 2**-53), "C is limited to 10,000,000"),
+        (lambda: problems.theorem_2_period(math.nextafter(0.5**0.5, 0), 0.5), "C is limited to 10,000,000"),
         (lambda: problems.theorem_3(20, 0, 0), "steps=0: must be at least 1"),
         (lambda: problems.theorem_3(20, 10, 0, delta=20.0), r"delta=20.0: must be in \(0, C\)"),
         (lambda: problems.smallest_counterexample(0), "steps=0: must be at least 1"),

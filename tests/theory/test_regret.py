@@ -53,6 +53,10 @@ def test_the_smallest_counterexample(name, steps, measured, right):
     assert regret(run)[-1] == pytest.approx(measured, abs=0.01)
     assert theorem_4(run)[-1] == pytest.approx(right)
     assert corollary(run)[-1] == pytest.approx(right)
+    momentum = problems.smallest_counterexample(steps, name, beta1=1e-9, beta1_decay=0.5)
+    run = play(*momentum, steps)
+    assert corollary(run)[-1] == pytest.approx(right + 1e-9 * 2**2 / (2 * (1 - 0.5) ** 2 * 1e-6))  # L∞ = 1e-6
+    assert regret(run)[-1] > corollary(run)[-1]
     assert regret(run)[-1] <= corrected(run)[-1]
     assert bounds.certificate(example.method.bounds, final_lr=1.0, steps=2 * steps).meets_theorem_4
 
@@ -122,6 +126,24 @@ def test_below_gamma_4_some_gradients_do():
     slopes = np.where(np.arange(10_000) % 2, 1e-3, 1e3)
     run = race([(Line(Box(-1, 1), slopes), method)], 10_000)[0]
     assert decreases(run)[-100:].any()
+
+
+def rising(t):
+    return (1.0, 1.0) if t == 1 else (100.0, 100.0)
+
+
+def test_an_upper_bound_that_rises_needs_its_largest_value():
+    """Alternating slopes of ±10 on [−.5, .5] cost 50,000; with R∞ = η_u(1) only 19,999.5 were "guaranteed"."""
+    steps = 10_000
+    slopes = np.where(np.arange(steps) % 2, -10.0, 10.0)
+    run = race([(Line(Box(-0.5, 0.5), slopes, x1=0.5), Method("AdaBound", bounds=rising, final_lr=1.0))], steps)[0]
+    measured = regret(run)[-1]
+    assert measured > 49_000
+    found = certificate(rising, final_lr=1.0, steps=steps, diameter=1.0, gradient_bound=10.0)
+    assert found.largest_upper == 100
+    assert measured <= found.regret
+    assert (regret(run) <= corrected(run)).all()
+    assert corrected(run)[0] == pytest.approx(0.5 + 100)  # R∞ of the first step alone is 1
 
 
 @pytest.mark.parametrize("gamma", [0.001, 0.1, 2.0])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -12,13 +13,14 @@ from typer.testing import CliRunner
 from dynabound._extras import pip_command
 from dynabound.cli import app
 from dynabound.theory import problems, studies, theorems_1_to_3, theorems_4_and_5
+from dynabound.theory.draw import draw
 from dynabound.theory.fast import race
 from dynabound.theory.framework import Method
 from dynabound.theory.regret import regret
 
 
 def verdicts(study, *words):
-    """The verdicts whose claim or settings contain every word, as a list of booleans."""
+    """The verdicts whose claim or settings contain every word: True, False, or None for undecided."""
     found = [v.holds for v in study.verdicts if all(word in f"{v.claim} | {v.settings}" for word in words)]
     assert found, words
     return found
@@ -71,7 +73,8 @@ def test_theorem_1(theorem_1):
     assert "t = 3;" in firsts["SGD"]
     assert "t = 53;" in firsts["AdaGrad"]
     assert "t = 653;" in firsts["AMSGrad"]
-    # The catches.
+    assert verdicts(theorem_1, "applies to AMSGrad") == [False]
+    # The caveats.
     assert verdicts(theorem_1, "f_t is convex") == [False]
     assert verdicts(theorem_1, "debiased, α/√t") == [True]
     assert verdicts(theorem_1, "debiased, constant") == [False]
@@ -114,8 +117,8 @@ def test_theorem_2_verdicts_change():
     mild = theorems_1_to_3.theorem_2(period=4, beta2=0.9, steps=100_000)
     assert verdicts(mild, "C meets") == [False]
     assert not any(verdicts(mild, "Adam's average regret stays"))
-    timid = theorems_1_to_3.theorem_2(alpha=1e-6, steps=20_000)
-    assert verdicts(timid, "SGD's average regret goes to 0") == [False]
+    constant = theorems_1_to_3.theorem_2(scheme="constant", steps=20_000)
+    assert verdicts(constant, "SGD's average regret goes to 0") == [False]
 
 
 def test_theorem_3(theorem_3):
@@ -131,8 +134,79 @@ def test_theorem_3(theorem_3):
 def test_theorem_3_verdicts_change():
     kind = theorems_1_to_3.theorem_3(period=2, beta2=0.99, seeds=5)
     assert verdicts(kind, "Adam does not converge") == [False]
-    short = theorems_1_to_3.theorem_3(alpha=1e-4, final_lr=1e-4, steps=100, seeds=3)
-    assert verdicts(short, "SGD converges") == [False]
+    assert verdicts(kind, "expected step points away") == [False]
+    assert not kind.statements  # C is too small: what was run is not the theorem's problem
+    constant = theorems_1_to_3.theorem_3(scheme="constant", steps=2000, seeds=3)
+    assert verdicts(constant, "SGD converges") == [False]
+
+
+@pytest.mark.parametrize(
+    ("demonstration", "options", "undecided", "decided"),
+    [
+        ("theorem_1", dict(beta2=0.99), ["AMSGrad reaches", "AdaBound reaches", "AMSBound reaches", "AdaBound escapes"],
+         {"SGD reaches": True, "Adam stays": True}),
+        ("theorem_1", dict(alpha=2.0, steps=100), [], {"SGD reaches": False}),  # beyond 1 there is no way back
+        ("theorem_2", dict(beta2=0.9), ["SGD's", "AMSGrad's", "AdaBound's average regret goes", "AMSBound's"],
+         {"Adam's average": True}),
+        ("theorem_2", dict(steps=5000), ["SGD's", "AMSGrad's", "AdaBound's average regret goes", "AMSBound's"], {}),
+        ("theorem_2", dict(alpha=1e-6, steps=20_000), ["SGD's", "Adam's average regret stays at 2/C: "], {}),
+        ("theorem_3", dict(beta2=0.9, period=50), ["SGD converges", "AdaBound converges", "AMSBound converges"],
+         {"Adam does not": True, "AMSGrad converges": True}),
+        ("theorem_3", dict(alpha=1e-4, final_lr=1e-4, steps=100, seeds=3), ["SGD converges", "Adam does not"], {}),
+    ],
+    ids=lambda value: "-".join(f"{key}={number}" for key, number in value.items()) if isinstance(value, dict) else "",
+)  # fmt: skip
+def test_a_run_that_is_too_short_decides_nothing(demonstration, options, undecided, decided):
+    demo = getattr(theorems_1_to_3, demonstration)(**options)
+    for words in undecided:
+        assert set(verdicts(demo, words)) == {None}, words
+    for words, verdict in decided.items():
+        assert set(verdicts(demo, words)) == {verdict}, words
+
+
+def test_longer_runs_decide():
+    """What was undecided at T = 10,000 comes out as it should at T = 100,000."""
+    longer = theorems_1_to_3.theorem_3(beta2=0.9, period=50, steps=100_000, seeds=5)
+    assert all(verdicts(longer, "converges to x* = −1"))
+
+
+STATEMENTS = {
+    "Theorem 1": "holds", "Theorem 2": "holds", "Theorem 3": "holds",
+    "Theorem 4": "refuted", "Corollary 4.1": "refuted", "Theorem 5": "refuted",
+    "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
+}  # fmt: skip
+
+
+def test_theorems_1_to_3_hold_and_4_and_5_are_refuted(theorem_1, theorem_2, theorem_3, measured, counterexample):
+    demos = (theorem_1, theorem_2, theorem_3, measured, counterexample)
+    found = {name: word for demo in demos for name, word in demo.statements.items()}
+    numbered = {verdict.statement for demo in demos for verdict in demo.verdicts if verdict.kind == "theorem"}
+    assert numbered == STATEMENTS.keys()
+    assert {name: found[name] for name in STATEMENTS} == STATEMENTS
+    assert found["Theorem 1 for AMSGrad"] == found["Theorem 1 for debiased Adam"] == "refuted"
+    assert found["Theorem 2 for decreasing β₁"] == found["Theorem 1 with a constant step"] == "holds"
+
+
+def test_every_verdict_says_whose_claim_it_is(theorem_1, theorem_2, theorem_3, measured, counterexample):
+    for demo in (theorem_1, theorem_2, theorem_3, measured, counterexample):
+        for verdict, stored in zip(demo.verdicts, demo.as_dict()["verdicts"], strict=True):
+            assert re.fullmatch(r"paper l\. \d+|Savarese 2019|ours", verdict.source), verdict
+            assert verdict.source.startswith("paper") == bool(verdict.statement) == (verdict.kind != "ours")
+            assert verdict.as_expected, verdict  # at the default settings
+            assert stored["verdict"] == {True: "holds", False: "fails"}[verdict.holds]
+            assert {"claim", "measured", "holds", "settings"} <= stored.keys()
+        assert demo.as_dict()["statements"] == demo.statements
+
+
+def test_outside_its_condition_a_claim_is_not_the_papers():
+    small = theorems_1_to_3.theorem_1(period=3, steps=100)
+    assert "Theorem 1" not in small.statements
+    assert "Theorem 2" not in theorems_1_to_3.theorem_2(period=4, steps=100).statements
+
+
+def test_the_defaults_of_adabound_are_not_covered(theorem_2):
+    """A constant step and β₁ = 0.9: linear regret on Theorem 2's problem, whatever the bounds' certificate says."""
+    assert verdicts(theorem_2, "With its default settings") == [False]
 
 
 def test_counterexample(counterexample):
@@ -145,6 +219,9 @@ def test_counterexample(counterexample):
         assert rows[2][0] < rows[2][1]
     assert all(verdicts(counterexample, "meets"))
     assert all(verdicts(counterexample, "corrected"))
+    assert verdicts(counterexample, "corollary") == [False, False]
+    shown = [v.measured for v in counterexample.verdicts if "corollary" in v.claim]
+    assert shown == ["R_T = 8.0000, right-hand side 7", "R_T = 8.0000, right-hand side 7.008"]
     assert verdicts(counterexample, "Theorem 4's inequality", "Savarese") == [False]
     assert counterexample.data["savarese AdaBound"]["ratios"][:, -1].min() > 1.3
 
@@ -158,10 +235,15 @@ def test_counterexample_verdicts_change():
 
 def test_regret(measured):
     assert all(verdicts(measured, "random convex problems"))
+    assert all(verdicts(measured, "The corollary"))  # however few seeds there are
+    for lemma in ("Lemma 1: ", "Lemma 2: ", "Lemma 3: "):
+        assert verdicts(measured, lemma) == [True]
+    assert verdicts(measured, "The lemma's proof") == [False, False]
+    assert verdicts(measured, "Lemma 2 for β₁ₜ ≤ β₁") == [False]
     assert not any(verdicts(measured, "1/η_t never decreases"))
     assert all(verdicts(measured, "The smallest M"))
     assert measured.data["gamma_threshold"] == pytest.approx(4.0, abs=1e-3)
-    assert verdicts(measured, "O(√T)", "constant") == [False]
+    assert verdicts(measured, "O(√T)", "β₁ₜ = β₁") == [False, True, True]
     assert verdicts(measured, "O(√T)", "β₁/t") == [True]
 
 
@@ -180,6 +262,14 @@ def test_every_study_can_be_written(tmp_path, theorem_1, theorem_2, theorem_3, m
     assert len(list((tmp_path / "new").iterdir())) == 20
     again = studies.write(study, tmp_path / "again")  # the same numbers, the same bytes
     assert [path.read_bytes() for path in again] == [path.read_bytes() for path in paths]
+
+
+def test_a_picture_says_which_regrets_it_cannot_show(theorem_1, theorem_2):
+    assert min(theorem_2.data["adam_units"]["10"]) < 0
+    figures = {name: draw(demo) for name, demo in (("theorem-1", theorem_1), ("theorem-2", theorem_2))}
+    texts = {name: [text.get_text() for axes in figure.axes for text in axes.texts] for name, figure in figures.items()}
+    assert "not shown where it is negative or below 1e-06: Adam, α = 10" in texts["theorem-2"]
+    assert not any("negative" in text for text in texts["theorem-1"])  # nothing is below its floor
 
 
 def test_an_interrupt_leaves_no_incomplete_file(tmp_path, theorem_3, monkeypatch):
@@ -202,6 +292,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.processes
 def test_a_missing_extra_is_named():
     hide = "import sys; sys.modules['numba'] = None; "
     failed = python(hide + "import dynabound.theory")
@@ -210,6 +301,7 @@ def test_a_missing_extra_is_named():
     assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('lab')}"
 
 
+@pytest.mark.processes
 def test_the_core_does_not_import_the_lab():
     loaded = python("import sys, dynabound; print({'numba', 'matplotlib', 'rich', 'typer'} & set(sys.modules))")
     assert loaded.stdout.strip() == "set()"
@@ -228,9 +320,11 @@ def test_without_a_name_the_command_lists_the_studies():
 
 
 def test_the_command_prints_verdicts_and_writes(tmp_path):
-    result = run("theorem-3", "--seeds", 3, "--T", 2000, "--out", tmp_path)
+    result = run("theorem-3", "--seeds", 3, "--T", 200, "--out", tmp_path)
     assert result.exit_code == 0
     assert "holds" in result.stdout
+    assert "undecided: T is too short to tell" in result.stdout
+    assert "paper l. 250" in " ".join(result.stdout.split())
     assert {path.name for path in tmp_path.iterdir()} == {f"theorem-3.{kind}" for kind in ("json", "png", "svg", "pdf")}
 
 
@@ -251,6 +345,20 @@ def test_the_command_prints_json_alone(tmp_path):
         (("theorem-1", "--T", 0), "steps=0: must be at least 1"),
         (("theorem-1", "--scheme", "cosine"), "scheme='cosine': must be"),
         (("theorem-3", "--seeds", 0), "seeds=0: must be at least 1"),
+        (("counterexample", "--C", 0), "C=0: must be an integer >= 2"),
+        (
+            ("counterexample", "--seeds", 10**9),
+            "with steps=10000, at most 1,000: 10,000,000,000,000 steps in all",
+        ),
+        (("regret", "--beta2", -1), "beta2=-1.0: must be in [0, 1)"),
+        (("regret", "--T", 10**6), "seeds=4: must be at least 1 and, with steps=1000000, at most"),
+        (("theorem-1", "--beta2", 0.999999999999), "ten periods take 3e+14 steps"),
+        (("theorem-2", "--beta2", 0.999999999999), "ten periods take"),
+        (("theorem-1", "--T", 10**12), "steps=1000000000000: must be at least 1 and at most 10,000,000"),
+        (("theorem-1", "--C", 10**12), "C=1000000000000: must be an integer >= 3 and <= 10,000,000"),
+        (("theorem-1", "--beta2", 5, "--C", 1000), "beta2=5.0: must be in [0, 1)"),
+        (("theorem-3", "--beta2", -1), "beta2=-1.0: must be in [0, 1)"),
+        (("theorem-3", "--C", 0), "C=0: must be an integer >= 2"),
         (("regret", "--C", 20), "C=20: regret does not use it"),
         (("theorem-3", "theorem-2", "--C", 21, "--T", 100), "C=21: must be an even integer"),
     ],

@@ -1,4 +1,4 @@
-"""Showing a run while it goes: a live bar on a terminal, a line per epoch elsewhere, curves in TensorBoard."""
+"""Progress on standard error: of one run, of many runs, of a download. Live on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,17 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Task, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
+from rich.table import Column
 from rich.text import Text
 
+from dynabound import _extras
+from dynabound.cli.errors import printable
+from dynabound.lab.describe import describe, workload_key
+from dynabound.lab.engines.base import Event
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import ENDED
 from dynabound.lab.train import Progress
 
-__all__ = ["download_bar", "epoch_line", "live", "tensorboard"]
+__all__ = ["Board", "board", "download_bar", "epoch_line", "one_run", "tensorboard"]
 
-_REFRESH = 0.1  # seconds
+_INTERVAL = 0.1  # seconds between two updates of a bar
 
 
 def epoch_line(metrics: dict[str, Any], epochs: int) -> str:
@@ -49,8 +55,8 @@ class _StepsPerSecond(TextColumn):
 
 
 @contextmanager
-def live(spec: RunSpec, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
-    """What to give to ``train(progress=…)``. All of it goes to standard error."""
+def one_run(spec: RunSpec, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
+    """Show one run; yields what to pass as ``train(progress=…)``."""
     console = Console(stderr=True, highlight=False)
     if quiet:
         yield None
@@ -76,9 +82,9 @@ def _bar_updater(bar: Bar, spec: RunSpec) -> Callable[[Progress], None]:
         nonlocal shown
         if p.metrics:
             bar.console.print(epoch_line(p.metrics, p.epochs))
-        elif time.monotonic() - shown < _REFRESH:
+        elif time.monotonic() - shown < _INTERVAL:
             return
-        if not shown:  # a resumed run must not count the steps of others as its own speed
+        if not shown:  # the steps before a resume must not count towards the speed
             bar.reset(task, completed=p.step)
         shown = time.monotonic()
         metric = f"perplexity {p.metric:.5g}" if spec.text else f"accuracy {100 * p.metric:.2f}%"
@@ -89,18 +95,18 @@ def _bar_updater(bar: Bar, spec: RunSpec) -> Callable[[Progress], None]:
 
 
 def tensorboard(folder: Path) -> Callable[[Progress], None]:
-    """Another listener: writes each epoch's metrics into ``folder``, over those of epochs that are run again."""
+    """Write each epoch's metrics into ``folder``; epochs that are trained again replace the old ones."""
     try:
         from torch.utils.tensorboard.writer import SummaryWriter
-    except ModuleNotFoundError:
-        raise LabError("tensorboard is missing: pip install tensorboard") from None
+    except ModuleNotFoundError as error:
+        raise LabError(f"--tensorboard: {_extras.missing(error, 'tensorboard')}") from None
     writer: Any = None
 
     def write(p: Progress) -> None:
         nonlocal writer
         if not p.metrics:
             return
-        writer = writer or SummaryWriter(str(folder), purge_step=p.epoch)  # not before there is a run
+        writer = writer or SummaryWriter(str(folder), purge_step=p.epoch)  # not before the run exists
         scalars = {key.replace("_", "/", 1): value for key, value in p.metrics.items() if isinstance(value, float)}
         for layer, rates in p.metrics.get("rates", {}).items():
             labels = ("min", "5%", "median", "95%", "max")
@@ -138,10 +144,104 @@ class _Download:
 
 @contextmanager
 def download_bar(quiet: bool = False) -> Iterator[Callable[[str], Any] | None]:
-    """What to give to ``fetch(progress=…)``."""
+    """Show downloads; yields what to pass as ``fetch(progress=…)``."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None
         return
     with Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), console=console) as bar:
         yield lambda file: _Download(bar, file)
+
+
+class Board:
+    """Counts runs, and estimates the time left from the epochs measured so far."""
+
+    def __init__(self, console: Console, bar: Bar | None, jobs: Callable[[], int]) -> None:
+        self._console, self._bar, self._ask, self._jobs = console, bar, jobs, jobs()
+        self._specs: dict[str, RunSpec] = {}
+        self._left: dict[str, int] = {}  # epochs left, by run
+        self._pace: dict[RunSpec, float] = {}  # seconds per epoch, by workload
+        self._last: dict[str, dict[str, Any]] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self.ended, self.failed = 0, 0
+        self._total = bar.add_task("all runs", total=0, left="starting") if bar else None
+
+    def begin(self, specs: list[RunSpec]) -> None:
+        """Add runs that are to be done."""
+        self._specs |= {spec.name: spec for spec in specs}
+        self._left |= {spec.name: spec.epochs for spec in specs}
+        if self._bar and self._total is not None:
+            self._bar.update(self._total, total=len(self._specs), left=self._count())
+
+    def listen(self, event: Event) -> None:
+        """Show an event of a run."""
+        spec = self._specs[event.run]
+        if event.state == "started":
+            self._jobs = self._ask()  # nodes may have joined or left
+            if self._bar:
+                self._tasks[event.run] = self._bar.add_task(printable(describe(spec)), total=None, left="")
+        elif event.state == "running" and event.progress:
+            self._running(spec, event.progress)
+        elif event.state == "retried":
+            self._console.print(f"{printable(describe(spec))}: {printable(event.error)}; starting it again")
+            self._remove(event.run)
+        else:
+            self._ended(spec, event)
+
+    def _running(self, spec: RunSpec, progress: Progress) -> None:
+        if progress.metrics:
+            self._left[spec.name] = spec.epochs - progress.epoch
+            self._pace[workload_key(spec)] = progress.metrics["seconds"]
+            self._last[spec.name] = progress.metrics
+        if self._bar and spec.name in self._tasks:
+            left = f"epoch {min(progress.epoch, spec.epochs)}/{spec.epochs}  loss {progress.loss:.3g}"
+            self._bar.update(self._tasks[spec.name], completed=progress.step, total=progress.steps, left=left)
+            self._bar.update(self._total or TaskID(0), left=self._count())
+
+    def _ended(self, spec: RunSpec, event: Event) -> None:
+        self._remove(spec.name)
+        self._left.pop(spec.name, None)
+        self.ended += 1
+        if event.state == "failed":
+            self.failed += 1
+        if self._bar and self._total is not None:
+            self._bar.update(self._total, completed=self.ended, left=self._count())
+        if not self._bar or event.state not in ENDED:
+            value = self._last.get(spec.name, {}).get(f"test_{spec.metric}")
+            shown = "" if value is None else f", test {spec.metric} {value:.4g}"
+            text = f"{event.state}{shown}" + (f": {printable(event.error)}" if event.error else "")
+            self._console.print(
+                f"[{self.ended}/{len(self._specs)}] {printable(describe(spec))}: {text}", soft_wrap=True
+            )
+
+    def _remove(self, run: str) -> None:
+        if self._bar and run in self._tasks:
+            self._bar.remove_task(self._tasks.pop(run))
+
+    def _count(self) -> str:
+        left = self.left()
+        return f"{self.ended} of {len(self._specs)}" + (f", {left}" if left else "")
+
+    def left(self) -> str:
+        """The time left for the known runs, once an epoch of any has been measured."""
+        if not self._pace:
+            return ""
+        usual = sum(self._pace.values()) / len(self._pace)
+        paces = {run: self._pace.get(workload_key(self._specs[run]), usual) for run in self._left}
+        seconds = sum(epochs * paces[run] for run, epochs in self._left.items())
+        minutes, seconds = divmod(round(seconds / self._jobs), 60)
+        return f"{minutes}:{seconds:02d} left"
+
+
+@contextmanager
+def board(jobs: Callable[[], int], quiet: bool = False) -> Iterator[Board]:
+    """Show many runs, for as long as the ``with`` statement lasts."""
+    console = Console(stderr=True, highlight=False, markup=False, quiet=quiet)
+    if not console.is_terminal or quiet:
+        yield Board(console, None, jobs)
+        return
+    # On a narrow terminal the bar shrinks: it is the only column that may.
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(20), TextColumn("{task.fields[left]}"),
+               TimeElapsedColumn(Column(no_wrap=True)))  # fmt: skip
+    with Bar(*columns, console=console, transient=True) as bar:
+        yield Board(console, bar, jobs)

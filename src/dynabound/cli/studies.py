@@ -1,11 +1,9 @@
-"""The commands that run whole studies: parse, call, print."""
+"""``dynabound reproduce``, ``tune`` and ``report``."""
 
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,155 +12,145 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from dynabound.cli.board import board
-from dynabound.cli.runs import (
-    BatchSize,
-    DataDir,
-    DecayAfter,
-    Epochs,
-    Examples,
-    Hidden,
-    Json,
-    Layers,
-    Model,
-    ScaleLabel,
-    WeightDecay,
-    Width,
-    _one_line_errors,
-)
+from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
+from dynabound.cli.errors import CommandError
+from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
+from dynabound.cli.progress import board
+from dynabound.cli.tables import echo, echo_json, print_table, size_text, time_text
+from dynabound.cli.tables import show as _print
 from dynabound.lab.describe import describe
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.report.statistics import mean, std
-from dynabound.lab.spec import SCALES, TASKS, RunSpec
+from dynabound.lab.spec import SCALES, RunSpec
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies import drive, simulate
+from dynabound.lab.studies import cost, drive, simulate
 from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import losses, read
 from dynabound.lab.studies.recipes import STUDIES, choose, seeded
 from dynabound.lab.studies.search import GRIDS, Loss, Search, search
 
-__all__ = ["register"]
+__all__ = ["report", "reproduce", "tune"]
 
-Names = Annotated[list[str] | None, typer.Argument(metavar="[STUDY]...", help=f"{', '.join(STUDIES)}; default: all.")]
-Scale = Annotated[str, typer.Option(help=f"{', '.join(SCALES)}.")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at the same time; default: one per core, or GPU.")]
-Where = Annotated[str, typer.Option("--engine", help="local: this machine; ray: a Ray cluster.")]
-Address = Annotated[str | None, typer.Option(help="Of Ray: auto, host:port, ray://host:port; default: start it here.")]
-Cpus = Annotated[int | None, typer.Option(min=1, help="Cores, and threads, of a run on Ray; default: 1 per rank.")]
-Gpus = Annotated[float | None, typer.Option(min=0.0, help="GPUs of a run on Ray; default: 1 per rank on cuda.")]
-Ranks = Annotated[int | None, typer.Option(min=1, help="Processes that train a run on Ray together; default: 1.")]
-Device = Annotated[str, typer.Option(help="cpu, cuda, mps …")]
-Workers = Annotated[list[int] | None, typer.Option(min=1, help="With --plan; repeatable; default: 8, 64, 512.")]
-OutDir = Annotated[Path, typer.Option("--out", help="Folder of runs, figures and page.")]
+Names = Annotated[list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all).", argument=True))]
+Scale = Annotated[str, typer.Option(**one_of(SCALES, "Size of the experiments."))]
+OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the figures and the report.")]
 _OUT = Path("reproduction")
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to the command line."""
-    for command in (reproduce, tune, report):
-        app.command()(command)
-
-
-@contextmanager
-def _faults_told() -> Iterator[None]:
-    """What the user can repair is told in a line, and so is Ctrl-C, whatever it interrupts."""
-    try:
-        with _one_line_errors():
-            yield
-    except KeyboardInterrupt:
-        typer.echo("\ninterrupted; the same command goes on from here", err=True)
-        sys.exit(130)
-
-
+@examples(
+    "dynabound reproduce",
+    "dynabound reproduce mnist --scale laptop --data-dir DIR",
+    "dynabound reproduce --scale paper --plan --workers 64",
+    "dynabound reproduce --engine ray --address auto --device cuda",
+)
+@expand(engine=Fields(EngineOptions))
 def reproduce(
+    engine: dict[str, Any],
     studies: Names = None,
     scale: Scale = "demo",
-    jobs: Jobs = None,
-    engine: Where = "local",
-    address: Address = None,
-    cpus_per_run: Cpus = None,
-    gpus_per_run: Gpus = None,
-    ranks_per_run: Ranks = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only tell what would be run, and what it costs.")] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Only foretell how long it takes on --workers N.")] = False,
-    workers: Workers = None,
-    tflops: Annotated[float, typer.Option(min=0.01, help="With --plan: a GPU's assumed speed.")] = 10.0,
-    data_dir: DataDir = None,
-    device: Device = "cpu",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their cost, and exit.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")] = False,
+    workers: Annotated[
+        list[int] | None,
+        typer.Option(metavar="N", min=1, max=1_000_000, help="With --plan: workers; repeatable (default 8, 64, 512)."),
+    ] = None,
+    tflops: Annotated[
+        float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")
+    ] = None,
     out: OutDir = _OUT,
     as_json: Json = False,
 ) -> None:
-    """Run every experiment of the paper, or some, and write the report. Interrupt it at will: run again, it goes on."""
-    with _faults_told():
-        chosen = choose(studies or [], scale)
-        place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device)
-        store = Store(out / "runs")
-        if plan:
-            _plan(simulate.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json)
-            return
-        if dry_run:
-            unplayed = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
-            _dry_run(plans.plan(chosen, scale, store), unplayed, scale, as_json)
-            return
-        specs = [row.spec(scale) for study in chosen for row in study.rows]
-        drive.check(specs if engine == "local" else (), out, data_dir)  # a node fetches what it does not find
-        failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
-        if any(not study.rows for study in chosen):
-            _play_theory(out / "theory", as_json)
-        _report([study.name for study in chosen], scale, out, as_json)
+    """Run the paper's experiments, all or some, and write the report.
+
+    Safe to interrupt: run the same command again to resume.
+    """
+    for option, value in (("workers", workers), ("tflops", tflops)):
+        if value and not plan:
+            raise CommandError(f"--{option}: is for --plan; add --plan, or leave it out")
+    check_finite("--tflops", tflops)
+    chosen = choose(studies or [], scale)
+    place = _engine(EngineOptions(**engine))
+    store = Store(out / "runs")
+    if plan:
+        tflops = tflops or 10.0
+        _print_plan(
+            simulate.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json
+        )
+        return
+    if dry_run:
+        missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
+        _dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
+        return
+    specs = [row.spec(scale) for study in chosen for row in study.rows]
+    _check(specs, place, EngineOptions(**engine), out)
+    failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
+    if any(not study.rows for study in chosen):
+        _run_theory(out / "theory", as_json)
+    _report([study.name for study in chosen], scale, out, as_json)
     if failed:
-        typer.echo(f"{failed} runs failed; the report tells why, and the same command tries them again", err=True)
+        echo(f"{failed} runs failed; the report shows why; run the same command again to retry them", err=True)
         raise typer.Exit(1)
 
 
-def _engine(
-    name: str,
-    address: str | None,
-    jobs: int | None,
-    cpus: int | None,
-    gpus: float | None,
-    ranks: int | None,
-    data_dir: Path | None,
-    device: str,
-    modules: Sequence[str] = (),
-) -> LocalEngine | RayEngine:
-    """The engine that the options ask for, or what is wrong with them."""
-    if name == "local":
-        given = {"address": address, "cpus-per-run": cpus, "gpus-per-run": gpus, "ranks-per-run": ranks}
-        for option in (option for option, value in given.items() if value is not None):
-            raise LabError(f"--{option}: is for Ray; add --engine ray, or leave it out")
-        return LocalEngine(jobs, data_dir, device)
-    if name != "ray":
-        raise LabError(f"--engine {name}: must be local or ray")
-    if jobs:
-        raise LabError("--jobs: is for --engine local; on Ray, --cpus-per-run and --gpus-per-run say how many runs fit")
+def _engine(options: EngineOptions, modules: Sequence[str] = ()) -> LocalEngine | RayEngine:
+    """The engine that the options ask for."""
+    if options.engine == "local":
+        for name in ("address", "cpus_per_run", "gpus_per_run", "ranks_per_run"):
+            if getattr(options, name) is not None:
+                raise LabError(f"--{name.replace('_', '-')}: is for Ray; add --engine ray, or leave it out")
+        return LocalEngine(options.jobs, options.data_dir, options.device)
+    if options.engine != "ray":
+        raise LabError(f"--engine {options.engine}: must be local or ray")
+    if options.jobs:
+        raise LabError("--jobs: is for --engine local; on Ray, --cpus-per-run and --gpus-per-run limit the runs")
+    ranks, cuda = options.ranks_per_run or 1, options.device == "cuda"
+    cpus = options.cpus_per_run or ranks
+    gpus = (ranks if cuda else 0) if options.gpus_per_run is None else options.gpus_per_run
+    _check_ray(options.device, ranks, cpus, gpus)
+    return RayEngine(
+        options.address,
+        cpus=cpus,
+        gpus=gpus,
+        ranks=ranks,
+        data_dir=options.data_dir,
+        device=options.device,
+        modules=modules,
+    )
+
+
+def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
+    cuda = device == "cuda"
     if device not in ("cpu", "cuda"):
         raise LabError(f"--device {device}: must be cpu or cuda with --engine ray, which chooses the GPU")
-    ranks, cuda = ranks or 1, device == "cuda"
-    cpus, gpus = cpus or ranks, (ranks if cuda else 0) if gpus is None else gpus
     if bool(gpus) != cuda:
         remedy = "leave out --gpus-per-run" if cuda else "add --device cuda"
         raise LabError(f"--gpus-per-run {gpus:g} with --device {device}: {remedy}")
     if gpus > 1 and gpus % 1:
-        raise LabError(
-            f"--gpus-per-run {gpus:g}: runs share a GPU, or have whole ones; ask for 1 at most, or an integer"
-        )
+        raise LabError(f"--gpus-per-run {gpus:g}: runs share a GPU or own GPUs; ask for 1 at most, or an integer")
     if cpus < ranks or (cuda and 1 < ranks > gpus):
         raise LabError(f"--ranks-per-run {ranks}: every rank needs a CPU, and on cuda a GPU; ask for {ranks} per run")
-    return RayEngine(address, cpus=cpus, gpus=gpus, ranks=ranks, data_dir=data_dir, device=device, modules=modules)
+
+
+def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: EngineOptions, out: Path) -> None:
+    """Raise LabError or CommandError if the runs cannot be trained or stored."""
+    local = isinstance(place, LocalEngine)
+    check_data_dir(options.data_dir)
+    if local:
+        check_local_runs(specs, options.device, out)
+    drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find
 
 
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
-    """Run all that ``source`` wants; how many runs failed."""
+    """Run all that ``source`` asks for; return how many runs failed."""
     with place as engine, board(lambda: engine.jobs, quiet) as shown:
         drive.complete(source, store, engine, shown.begin, shown.listen)
         return shown.failed
 
 
-def _play_theory(folder: Path, quiet: bool) -> None:
+def _run_theory(folder: Path, quiet: bool) -> None:
     names = theorems.missing(folder)
     if not names:
         return
@@ -176,18 +164,18 @@ def _play_theory(folder: Path, quiet: bool) -> None:
             theorems.play(name, folder, progress)
 
 
+@examples("dynabound report --out reproduction", "dynabound report mnist cifar10 --json")
 def report(
     studies: Names = None,
     scale: Scale = "demo",
     out: OutDir = _OUT,
     as_json: Json = False,
 ) -> None:
-    """Write the report of the runs that are stored, without running any."""
-    with _faults_told():
-        chosen = choose(studies or [], scale)
-        if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
-            raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
-        _report([study.name for study in chosen], scale, out, as_json)
+    """Write the report of the stored runs, without running any."""
+    chosen = choose(studies or [], scale)
+    if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
+        raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
+    _report([study.name for study in chosen], scale, out, as_json)
 
 
 def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
@@ -197,7 +185,7 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
     path = html.write(report, out)
     if as_json:
         plain = [html.as_dict(study) for study in report.studies]
-        typer.echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
+        echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
         return
     table = Table(box=None, header_style="bold")
     for column in ("study", "verdict", "the paper's claims", "runs"):
@@ -208,134 +196,118 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
         table.add_row(study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states)
     _print(table)
-    typer.echo(f"the report: {path}")
+    echo(f"the report: {path}")
 
 
-def _dry_run(planned: list[plans.Planned], unplayed: list[str] | None, scale: str, as_json: bool) -> None:
-    """Tell what would be run and played; ``unplayed`` is None if no demonstration is asked for."""
-    from dynabound.lab.studies import cost as estimate
-
-    left, costs = [run for run in planned if run.state not in ENDED], []
+def _dry_run(planned: list[plans.Planned], theory: list[str] | None, scale: str, as_json: bool) -> None:
+    """Print what would be run; ``theory`` lists the theory studies to run, None if they were not asked for."""
+    left = [run for run in planned if run.state not in ENDED]
+    costs = []
     if scale == "paper":
-        costs = estimate.estimate(
-            [run.spec for run in left], lambda name: typer.echo(f"measuring steps of {name}", err=True)
-        )
+        costs = cost.estimate([run.spec for run in left], lambda name: echo(f"measuring steps of {name}", err=True))
     if as_json:
         listed = [{"study": p.study, "label": p.label, "run": p.spec.name, "state": p.state, "note": p.note,
                    "spec": p.spec.to_dict()} for p in planned]  # fmt: skip
-        cost = [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]
-        typer.echo(json.dumps({"runs": listed, "theory": unplayed, "costs": cost}))
+        echo_json({"runs": listed, "theory": theory, "costs": [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]})
         return
     for p in planned:
-        typer.echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
-    if unplayed is not None:
-        todo = f"{', '.join(unplayed)}: to be played; all five take some 30 s" if unplayed else "all played"
-        typer.echo(f"{'theory':16} {'new' if unplayed else 'finished':9} {todo}")
-    more = "; a search may ask for more at its edges" if any(p.note == "search" for p in left) else ""
-    typer.echo(f"{len({p.spec.name for p in left})} runs to do of {len({p.spec.name for p in planned})}{more}")
+        echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
+    if theory is not None:
+        todo = f"{', '.join(theory)}: to run; all five take about 30 s" if theory else "all done"
+        echo(f"{'theory':16} {'new' if theory else 'finished':9} {todo}")
+    more = "; a search may add more at its edges" if any(p.note == "search" for p in left) else ""
+    echo(f"{len({p.spec.name for p in left})} runs to do of {len({p.spec.name for p in planned})}{more}")
+    if costs:
+        _print_costs(costs)
+
+
+def _print_costs(costs: list[cost.Cost]) -> None:
     for c in costs:
-        typer.echo(
+        echo(
             f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
             f"{c.gpu_hours:8.1f} GPU hours  {c.seconds / 3600:10,.0f} hours on this CPU"
         )
-    if costs:
-        flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
-        typer.echo(
-            f"in all {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
-            f"{estimate.GPU_FLOPS / 1e12:g} TFLOP/s and {1e3 * estimate.STEP_SECONDS:g} ms per step at least, "
-            f"{sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
-        )
+    flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
+    echo(
+        f"total: {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
+        f"{cost.GPU_FLOPS / 1e12:g} TFLOP/s and at least {1e3 * cost.STEP_SECONDS:g} ms per step, "
+        f"{sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
+    )
 
 
-def _plan(plan: dict[str, Any], tflops: float, as_json: bool) -> None:
+def _print_plan(plan: dict[str, Any], tflops: float, as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps({**plan, "tflops": tflops}))
+        echo_json({**plan, "tflops": tflops})
         return
-    typer.echo(
-        f"{plan['runs']} runs to do at {plan['scale']} scale, no more than {plan['at_once']} at a time: "
-        f"{plan['flops']:.2e} FLOP, {_time(plan['work_seconds'])} of work, {_size(plan['bytes'])} "
-        f"when all have ended, up to {_size(2 * plan['largest_bytes'])} more for each run that goes on"
+    echo(
+        f"{plan['runs']} runs to do at {plan['scale']} scale, at most {plan['at_once']} at a time: "
+        f"{plan['flops']:.2e} FLOP, {time_text(plan['work_seconds'])} of work, {size_text(plan['bytes'])} of storage "
+        f"at the end, and up to {size_text(2 * plan['largest_bytes'])} more per run in progress"
     )
-    table = Table("workload", "runs", "parameters", "FLOP", "work", "storage", "times", box=None, header_style="bold")
-    for w in plan["workloads"]:
-        table.add_row(w["workload"], str(w["runs"]), f"{w['parameters']:,}", f"{w['flops']:.2e}",
-                      _time(w["seconds"]), _size(w["bytes"]), w["time"])  # fmt: skip
-    _print(table)
-    table = Table("workers", "takes", "utilisation", "work / workers", "longest chain", "limited by", box=None,
-                  header_style="bold")  # fmt: skip
-    for s in plan["schedules"]:
-        table.add_row(str(s["workers"]), _time(s["makespan"]), f"{s['utilisation']:.0%}",
-                      _time(s["share"]), _time(plan["chain_seconds"]), s["limit"])  # fmt: skip
-    _print(table)
-    for text in (f"a GPU does {tflops:g} TFLOP/s, and a step takes a millisecond at least", *plan["assumed"]):
-        typer.echo(f"assumed: {text}")
+    print_table(
+        ("workload", "runs", "parameters", "FLOP", "work", "storage", "times"),
+        (
+            (w["workload"], w["runs"], f"{w['parameters']:,}", f"{w['flops']:.2e}", time_text(w["seconds"]),
+             size_text(w["bytes"]), w["time"]) for w in plan["workloads"]
+        ),
+    )  # fmt: skip
+    print_table(
+        ("workers", "takes", "utilisation", "work / workers", "longest chain", "limited by"),
+        (
+            (s["workers"], time_text(s["makespan"]), f"{s['utilisation']:.0%}", time_text(s["share"]),
+             time_text(plan["chain_seconds"]), s["limit"]) for s in plan["schedules"]
+        ),
+    )  # fmt: skip
+    for text in (f"a GPU does {tflops:g} TFLOP/s, and a step takes at least a millisecond", *plan["assumed"]):
+        echo(f"assumed: {text}")
 
 
-def _time(seconds: float) -> str:
-    return next(
-        f"{seconds / unit:,.1f} {name}"
-        for unit, name in ((3600, "h"), (60, "min"), (1, "s"))
-        if seconds >= unit or unit == 1
-    )
-
-
-def _size(count: float) -> str:
-    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
-
-
-def _print(table: Table) -> None:
-    Console(highlight=False, width=None if sys.stdout.isatty() else 120).print(table)
-
-
+@examples(
+    "dynabound tune digits --optimizer adam --epochs 5",
+    "dynabound tune mnist --optimizer sgdm --optimizer adabound --jobs 2",
+)
+@expand(
+    spec=Fields(RunSpec, without=("optimizer", "lr", "opt", "seed"), required=True),
+    engine=Fields(EngineOptions),
+)
 def tune(
-    task: Annotated[str, typer.Argument(help=f"What to learn: {', '.join(TASKS)}.")],
+    spec: dict[str, Any],
+    engine: dict[str, Any],
     optimizers: Annotated[
-        list[str] | None, typer.Option("--optimizer", help=f"Repeatable; default: {', '.join(GRIDS)}.")
+        list[str] | None,
+        typer.Option("--optimizer", **one_of(GRIDS, "Optimizer to tune; repeatable (default: all)")),
     ] = None,
-    model: Model = None,
-    width: Width = None,
-    hidden: Hidden = None,
-    layers: Layers = None,
-    batch_size: BatchSize = None,
-    epochs: Epochs = None,
-    decay_after: DecayAfter = None,
-    weight_decay: WeightDecay = None,
-    examples: Examples = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of the winner.")] = 3,
-    scale: ScaleLabel = None,
-    jobs: Jobs = None,
-    engine: Where = "local",
-    address: Address = None,
-    cpus_per_run: Cpus = None,
-    gpus_per_run: Gpus = None,
-    ranks_per_run: Ranks = None,
-    data_dir: DataDir = None,
-    device: Device = "cpu",
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of the best setting.")] = 3,
     out: OutDir = _OUT,
     as_json: Json = False,
 ) -> None:
-    """Search for step sizes as the paper does: five points, more at an edge, the lowest final training loss wins."""
-    given = {k: v for k, v in locals().items() if k in RunSpec.__dataclass_fields__ and v is not None}
-    with _faults_told():
-        specs = [RunSpec(**given, optimizer=name) for name in optimizers or GRIDS]
-        store = Store(out / "runs")
-        modules = [spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer]
-        place = _engine(engine, address, jobs, cpus_per_run, gpus_per_run, ranks_per_run, data_dir, device, modules)
-        drive.check(specs if engine == "local" else (), out, data_dir)
-        failed = _run(plans.tuning(specs, seeds), store, place, as_json)
-        found = {spec.optimizer: search(spec, losses(store)) for spec in specs}
-        if as_json:
-            typer.echo(json.dumps({name: _found(result, store, seeds) for name, result in found.items()}))
-        else:
-            for name, result in found.items():
-                _print_found(name, result, _found(result, store, seeds))
+    """Search for step sizes as the paper does.
+
+    Five points, more if the best is at an edge; the lowest final training loss wins. Safe to interrupt: run the same
+    command again to resume.
+    """
+    specs = [RunSpec(**spec, optimizer=name) for name in optimizers or GRIDS]
+    store = Store(out / "runs")
+    modules = [each.optimizer.partition(":")[0].partition(".")[0] for each in specs if ":" in each.optimizer]
+    place = _engine(EngineOptions(**engine), modules)
+    if isinstance(place, LocalEngine):
+        for each in specs:
+            check_optimizer(each, engine.get("device", "cpu"))
+    _check(specs, place, EngineOptions(**engine), out)
+    failed = _run(plans.tuning(specs, seeds), store, place, as_json)
+    found = {each.optimizer: search(each, losses(store)) for each in specs}
+    if as_json:
+        echo_json({name: _found(result, store, seeds) for name, result in found.items()})
+    else:
+        for name, result in found.items():
+            _print_found(name, result, _found(result, store, seeds))
     if failed:
-        typer.echo(f"{failed} runs failed; the same command tries them again", err=True)
+        echo(f"{failed} runs failed; run the same command again to retry them", err=True)
         raise typer.Exit(1)
 
 
 def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
-    """What a search tried, and how the winner's seeds ended, as JSON has it."""
+    """What a search tried and how the best setting's seeds ended, for JSON."""
     best, tried = result.best, [(read(store, spec), loss) for spec, loss in result.tried]
     winner = [read(store, spec) for spec in seeded(best, seeds)] if best else []
     final = [run.series("test")[-1] for run in winner if run.state == "finished"]
@@ -352,20 +324,20 @@ def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _print_found(name: str, result: Search, told: dict[str, Any]) -> None:
-    rows = zip(result.tried, told["tried"], strict=True)
+def _print_found(name: str, result: Search, summary: dict[str, Any]) -> None:
+    rows = zip(result.tried, summary["tried"], strict=True)
     for (spec, loss), run in sorted(rows, key=lambda row: row[0][1]):
-        error = run["error"].strip().rpartition("\n")[-1]  # a traceback ends with what happened
+        error = run["error"].strip().rpartition("\n")[-1]  # the last line of a traceback is the error
         state = f"train loss {loss:10.5g}" if run["state"] == "finished" else run["state"]
         mark = " best" if spec == result.best else f": {error}" if error else ""
-        typer.echo(f"{name:10} {describe(spec):60} {state}{mark}")
+        echo(f"{name:10} {describe(spec):60} {state}{mark}")
     if not result.tried:
-        typer.echo(f"{name:10} has no grid: it keeps its defaults")
-    test = told["test"]
+        echo(f"{name:10} has no grid: its defaults are used")
+    test = summary["test"]
     if test is None:
-        typer.echo(f"{name:10} has no winner: no run came to its end")
+        echo(f"{name:10} has no best setting: no run finished")
         return
     ended = test["states"].count("finished")
     value = "none" if test["mean"] is None else f"{test['mean']:.2f}"
     value += "" if test["std"] is None else f" ± {test['std']:.2f} (mean ± standard deviation)"
-    typer.echo(f"{name:10} final test {test['metric']}, {ended} of {len(test['states'])} seeds: {value}")
+    echo(f"{name:10} final test {test['metric']}, {ended} of {len(test['states'])} seeds: {value}")

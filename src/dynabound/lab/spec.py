@@ -7,8 +7,8 @@ import hashlib
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dynabound._checks import did_you_mean
@@ -42,6 +42,23 @@ DEFAULT: Any = None
 """In place of a value: the default of the task, the model or the optimizer."""
 
 
+def _option(help: str, choices: Iterable[str] = (), default: str = "") -> dict[str, Any]:
+    """A field's metadata, of which the command line makes an option; ``default`` is what to show in its help."""
+    return {"help": help, "choices": tuple(choices), "default": default}
+
+
+def _field(value: Any, help: str, choices: Iterable[str] = (), default: str = "") -> Any:
+    return field(default=value, metadata=_option(help, choices, default))
+
+
+def _own(name: str, help: str) -> Any:
+    """A field that only some models have."""
+    defaults = {model: own[name] for model, own in MODELS.items() if name in own}
+    if len(set(defaults.values())) == 1:
+        return _field(None, help, default=str(*set(defaults.values())))
+    return _field(None, help, default=", ".join(f"{value} for {model}" for model, value in defaults.items()))
+
+
 @dataclass(frozen=True)
 class RunSpec:
     """All that decides a run's numbers. A field that is None takes its default, if there is one for the model.
@@ -59,35 +76,28 @@ class RunSpec:
     dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121
     """
 
-    task: str
-    model: str = DEFAULT
-    width: float | None = None
-    """Multiplies the number of channels of resnet34 and densenet121; 1 is the paper's."""
-    hidden: int | None = None
-    """Units of the perceptron's hidden layer, or of every LSTM layer."""
-    layers: int | None = None
-    dropout: float | None = None
-    bptt: int | None = None
-    """Words that the LSTM's gradient reaches back."""
-    clip: float | None = None
-    """Largest norm of the LSTM's gradient; 0 means that it is never clipped."""
-    optimizer: str = "adabound"
-    lr: float = DEFAULT
-    opt: Mapping[str, Any] | Options = ()
-    """The optimizer's other arguments, kept as sorted pairs."""
-    batch_size: int = DEFAULT
-    epochs: int = 10
-    decay_after: int | None = None
-    """The learning rate is divided by 10 after this epoch; None: never."""
-    weight_decay: float = DEFAULT
-    seed: int = 0
-    examples: int | None = None
-    """Train on the first so many images or words only; None: on all."""
-    precision: str = "float32"
-    rates: bool = False
-    """Whether the metrics tell the learning rates of every layer."""
-    scale: str = DEFAULT
-    """Which of a study's scales the run belongs to."""
+    task: str = field(metadata=_option("Data set to train on.", TASKS))
+    model: str = _field(DEFAULT, "Network.", MODELS, "the task's")
+    width: float | None = _own("width", "Factor on the number of channels; 1 is the paper's.")
+    hidden: int | None = _own("hidden", "Units of the hidden layer, or of each LSTM layer.")
+    layers: int | None = _own("layers", "Number of LSTM layers.")
+    dropout: float | None = _own("dropout", "Dropout probability of the LSTM.")
+    bptt: int | None = _own("bptt", "Words per step of truncated backpropagation through time.")
+    clip: float | None = _own("clip", "Largest gradient norm; 0: no clipping.")
+    optimizer: str = _field("adabound", "Optimizer.", (*optimizers.OPTIMIZERS, "module:Class"))
+    lr: float = _field(DEFAULT, "Learning rate.", default="the optimizer's")
+    opt: Mapping[str, Any] | Options = field(
+        default=(), metadata=_option("Optimizer argument, such as final_lr=0.5; repeatable.")
+    )
+    batch_size: int = _field(DEFAULT, "Images, or parallel streams of text, per step.", default="the task's")
+    epochs: int = _field(10, "Passes over the training data.")
+    decay_after: int | None = _field(None, "Divide the learning rate by 10 after this epoch.", default="never")
+    weight_decay: float = _field(DEFAULT, "Weight decay, as the optimizer defines it.", default="the task's")
+    seed: int = _field(0, "Random seed.")
+    examples: int | None = _field(None, "Use only the first N training examples.", default="all")
+    precision: str = _field("float32", "Number format; bf16 computes under autocast.", PRECISIONS)
+    rates: bool = _field(False, "Store every layer's learning rates after each epoch.")
+    scale: str = _field(DEFAULT, "Scale of the study that the run belongs to.", SCALES, "the task's")
 
     def __post_init__(self) -> None:
         task = _choice("task", self.task, TASKS)

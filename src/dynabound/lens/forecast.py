@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound._checks import check_positive, did_you_mean
 from dynabound._files import replacing
+from dynabound._html import html_text
 from dynabound.bounds import FAMILIES, Certificate, certificate, evaluate
 from dynabound.lens import draw
 
@@ -62,6 +63,9 @@ class Forecast:
         if with_certificate:
             lines += _certificate_lines(self.certificate)
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return html_text(self.text(with_certificate=True))
 
     def figure(self) -> Figure:
         """The bounds over the steps as a matplotlib Figure."""

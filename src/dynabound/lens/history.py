@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -9,7 +10,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from torch import Tensor
 from dynabound._checks import check_positive, did_you_mean
 from dynabound._extras import need
 from dynabound._files import replacing
+from dynabound._html import html_text
 from dynabound.lens import draw, table
 from dynabound.lens.measure import column_names
 
@@ -25,9 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["History", "load"]
 
+Record: TypeAlias = "dict[str, dict[str, float]]"
+"""The statistics of each parameter, by name: one snapshot."""
 LIMIT = 512
 """The most snapshots that a history keeps."""
 _FORMAT = "dynabound.lens 1"
+_SETTINGS = ("optimizer_name", "every", "stride", "extremes", "quantiles", "steps", "shapes")
 
 
 @dataclass(eq=False)
@@ -93,6 +98,20 @@ class History:
         named = {name: dict(zip(self.columns, row, strict=True)) for name, row in zip(self.shapes, rows, strict=True)}
         return {name: None if math.isnan(row["nan"]) else row for name, row in named.items()}
 
+    def records(self) -> list[dict[str, Any]]:
+        """The whole record as one flat dictionary for each snapshot and parameter, for pandas, W&B or MLflow.
+
+        Each has ``step``, ``parameter`` and the :attr:`columns`, without those that do not exist: all of a parameter
+        that has had no gradient, the bounds of an optimizer that has none.
+        """
+        return [
+            {"step": step, "parameter": name}
+            | {column: value for column, value in zip(self.columns, row, strict=True) if not math.isnan(value)}
+            for step, snapshot in zip(self.steps, self.values(), strict=True)
+            for name, row in zip(self.shapes, snapshot.tolist(), strict=True)
+            if not math.isnan(row[-1])
+        ]
+
     def check_layers(self, layers: Sequence[str]) -> list[str]:
         """``layers`` as a list of names, if all are known."""
         self._check_not_empty()
@@ -136,8 +155,15 @@ class History:
         }
 
     def table(self, console: Any = None) -> None:
-        """Print the last snapshot as a table, to ``console`` (a rich ``Console``) or the terminal."""
-        (console or need("rich.console").Console()).print(table.build(self.summary()))
+        """Print the last snapshot as a table, to ``console`` (a rich ``Console``) or the terminal.
+
+        Columns that are zero for every parameter are left out, so that the table fits into 80 columns.
+        """
+        console = console or need("rich.console").Console()
+        console.print(table.build(self.summary(), console.width))
+
+    def _repr_html_(self) -> str:
+        return table.html(self.summary()) if self.steps else html_text(f"{type(self).__name__}: no snapshot yet")
 
     def heatmap(self, layers: Sequence[str] | None = None) -> Figure:
         """The paper's Figure 1: log₁₀ of single rates in the last snapshot; lighter is smaller.
@@ -194,19 +220,32 @@ class History:
 
     def to_tensorboard(self, writer: Any, since: int = 0) -> None:
         """Write the snapshots taken after step ``since`` to a ``SummaryWriter`` of ``torch.utils.tensorboard``."""
-        columns = {name: i for i, name in enumerate(self.columns) if name not in ("lower", "upper")}
-        for step, snapshot in zip(self.steps, self.values(), strict=True):
-            for name, row in zip(self.shapes, snapshot.tolist(), strict=True):
-                for column, index in columns.items():
-                    if step > since and not math.isnan(row[index]):
-                        writer.add_scalar(f"learning_rate/{name}/{column}", row[index], step)
+        for record in self.records():
+            step, name = record.pop("step"), record.pop("parameter")
+            for column, value in record.items() if step > since else ():
+                writer.add_scalar(f"learning_rate/{name}/{column}", value, step)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record as plain values and tensors, for a checkpoint that ``torch.load`` reads with ``weights_only``."""
+        state = {name: getattr(self, name) for name in _SETTINGS}
+        return {**state, "patches": dict(self.patches), "values": self.values() if self.steps else None}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Replace the record by that of a :meth:`state_dict`."""
+        missing = [name for name in (*_SETTINGS, "patches", "values") if name not in state]
+        if missing:
+            raise ValueError(f"state without {', '.join(missing)}: must be the state_dict() of a lens")
+        if state["optimizer_name"] != self.optimizer_name:
+            raise ValueError(f"state of {state['optimizer_name']}: must be that of a lens on {self.optimizer_name}")
+        for name in _SETTINGS:
+            setattr(self, name, copy.copy(state[name]))
+        self.patches = dict(state["patches"])
+        self._snapshots = [] if state["values"] is None else list(state["values"].clone())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the record to an ``.npz`` file of numbers and JSON, which :func:`dynabound.lens.load` reads."""
         np = need("numpy")
-        header = {"format": _FORMAT, "optimizer_name": self.optimizer_name, "every": self.every}
-        header |= {"stride": self.stride, "extremes": self.extremes, "quantiles": self.quantiles, "steps": self.steps}
-        header |= {"shapes": self.shapes, "patches": list(self.patches)}
+        header = {"format": _FORMAT, **{name: getattr(self, name) for name in _SETTINGS}, "patches": list(self.patches)}
         arrays = {f"patch{i}": patch.numpy() for i, patch in enumerate(self.patches.values())}
         with replacing(Path(path)) as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), values=self.values().numpy(), **arrays)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,9 +14,9 @@ from torch.optim import Optimizer
 from typing_extensions import Self
 
 from dynabound._checks import check_number, check_numbers
-from dynabound.lens.history import History
+from dynabound.lens.history import History, Record
 from dynabound.lens.measure import Measure
-from dynabound.lens.rates import last_rates, rule_of
+from dynabound.lens.rates import last_rates, rule_of, unwrap
 
 __all__ = ["LearningRateLens"]
 
@@ -33,15 +34,19 @@ class LearningRateLens(History):
     all of them keep the same record.
 
     Args:
-        optimizer: an optimizer that :func:`~dynabound.lens.effective_lr` knows. Use one lens for each optimizer.
-        model: the module that gives the parameters their names. A DistributedDataParallel or compiled model is
-            unwrapped. A parameter that is not in the model is named by its position, ``param_groups[0][3]``.
+        optimizer: an optimizer that :func:`~dynabound.lens.effective_lr` knows, or a wrapper around one. Use one lens
+            for each optimizer.
+        model: the module that gives the parameters their names. A compiled model and the wrappers of
+            DistributedDataParallel and Lightning Fabric are unwrapped. A parameter that is not in the model is named
+            by its position, ``param_groups[0][3]``.
         every: the number of steps from one snapshot to the next.
         sample: quantiles are computed from this number of randomly chosen elements of a larger parameter, the same
             ones each time. Everything else is exact.
         extremes: rates outside of (low, high) count as extreme; the defaults are the paper's.
         quantiles: the quantiles to keep; the median is always kept.
         seed: the seed of the random choice of elements.
+        on_look: called after each snapshot with the step and its record: a dictionary of statistics for each
+            parameter that has rates, by name. See :meth:`~dynabound.lens.History.records`.
 
     Example:
         >>> import torch
@@ -68,7 +73,9 @@ class LearningRateLens(History):
         extremes: tuple[float, float] = (1e-2, 1e3),
         quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
         seed: int = 0,
+        on_look: Callable[[int, Record], object] | None = None,
     ) -> None:
+        optimizer = unwrap(optimizer)
         rule_of(optimizer)
         every, self.sample = (
             int(check_number(name, value, lambda x: x >= 1 and x.is_integer(), "an integer >= 1"))
@@ -81,11 +88,14 @@ class LearningRateLens(History):
             "two numbers (low, high) with 0 <= low < high",
         )
         shares = check_numbers("quantiles", quantiles, lambda x: all(0 < q < 1 for q in x), "numbers between 0 and 1")
-        self.seed = seed
+        if on_look is not None and not callable(on_look):
+            raise TypeError(f"on_look={on_look!r}: must be a callable (step, record), or None")
+        self.seed, self.on_look = seed, on_look
         super().__init__(type(optimizer).__name__, every, (low, high), tuple(sorted({*shares, 0.5})))
         self._measure = Measure(self.extremes, self.quantiles, self.sample, seed)
         # Weak references: a lens that is kept for its record must not keep the memory of the training.
-        self._optimizer, self._model = weakref.ref(optimizer), weakref.ref(_unwrap(model))
+        self._optimizer: Any = weakref.ref(optimizer)
+        self._model: Any = weakref.ref(_unwrap(model))
         self._handle: Any = None
         self._step = 0
         self._groups: list[dict[str, Any]] = []
@@ -94,7 +104,7 @@ class LearningRateLens(History):
         """Start recording, and return the lens: ``lens = LearningRateLens(…).attach()``."""
         optimizer = self._optimizer()
         if optimizer is None:
-            raise RuntimeError("the optimizer no longer exists: make a new lens")
+            raise RuntimeError("the optimizer no longer exists, or the lens was unpickled: make a new lens")
         if self._handle is None:
             self._handle = optimizer.register_step_post_hook(self._on_step)
         return self
@@ -115,6 +125,28 @@ class LearningRateLens(History):
 
     def __exit__(self, *_: object) -> None:
         self.detach()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The record and the number of steps, as plain values and tensors for a checkpoint."""
+        return {**super().state_dict(), "step": self._step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue the record of a ``state_dict()``, with its ``every``, extremes and quantiles.
+
+        The last snapshot of a lens that was detached between two regular ones is dropped: without the interruption it
+        would not exist.
+        """
+        super().load_state_dict(state)
+        if self.steps and (self.steps[-1] - self.steps[0]) % self.stride:
+            del self.steps[-1], self._snapshots[-1]
+        self._step = state.get("step", max(self.steps, default=0))
+        self._measure = replace(self._measure, extremes=self.extremes, quantiles=self.quantiles)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The record and the settings, without the optimizer and the model: an unpickled lens is detached."""
+        if self._handle is not None:
+            raise TypeError("a lens that is attached cannot be pickled or copied: call detach() first")
+        return {**self.__dict__, "_optimizer": _nothing, "_model": _nothing, "on_look": None}
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -147,11 +179,21 @@ class LearningRateLens(History):
                 if rates is not None:
                     rows[name], self.patches[name], self.shapes[name] = self._measure(name, rates)
         self.add(self._step, rows)
+        if self.on_look is not None:
+            named = {name: row for name, row in rows.items() if row is not None}
+            self.on_look(self._step, {name: dict(zip(self.columns, row, strict=True)) for name, row in named.items()})
+
+
+def _nothing() -> None:
+    """A dead reference."""
 
 
 def _unwrap(model: nn.Module) -> nn.Module:
     """The innermost model, whose parameters have the names that the user gave them."""
     if isinstance(model, (DataParallel, DistributedDataParallel)):
         return _unwrap(model.module)
-    inner = getattr(model, "_orig_mod", None)  # torch.compile
-    return model if inner is None else _unwrap(inner)
+    for name in ("_orig_mod", "_forward_module"):  # torch.compile, Lightning Fabric
+        inner = getattr(model, name, None)
+        if isinstance(inner, nn.Module):
+            return _unwrap(inner)
+    return model

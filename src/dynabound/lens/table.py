@@ -1,35 +1,81 @@
-"""The last snapshot as a table."""
+"""The last snapshot as a table, for a terminal of 80 columns and for a notebook."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from dynabound._extras import need
+from dynabound._html import html_table
+
+_SHAPE = 1  # the column that a narrow terminal does not show
+_CAPTION = "raised to the lower bound, cut to the upper bound"
 
 
-def build(summary: dict[str, Any]) -> Any:
+def build(summary: dict[str, Any], width: int = 80) -> Any:
     """A rich ``Table`` of a :meth:`~dynabound.lens.History.summary`: a row for each parameter, and one for all."""
-    low, high = summary["extremes"]
-    shares = {"below": f"< {low:g}", "above": f"> {high:g}"}
-    if summary["all"]["clipped_low"] is not None:
-        shares = {"clipped_low": "raised to\nlower bound", "clipped_high": "cut to\nupper bound", **shares}
-    title = f"Learning rates of {summary['optimizer']} at step {summary['step']:,}"
-    table = need("rich.table").Table(title=title, box=need("rich.box").SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("parameter", overflow="fold")
-    table.add_column("shape")
-    for heading in ("min", "median", "max", *shares.values(), "NaN/inf"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    for name, row in summary["parameters"].items():
-        shape = "×".join(map(str, row["shape"])) or "scalar"
-        # A Text, because brackets in a str would be markup.
-        cells = _cells(row, shares) if row["updated"] else ["no gradient yet"]
-        table.add_row(need("rich.text").Text(name), shape, *cells, style=None if row["updated"] else "dim")
+    text = need("rich.text").Text
+    lines = _cells(summary)
+    if sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) > width:
+        lines = [line[:_SHAPE] + line[_SHAPE + 1 :] for line in lines]
+    headings, *rows, total = lines
+    table = need("rich.table").Table(
+        title=_title(summary), caption=_caption(headings), box=need("rich.box").SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
+    table.add_column(headings[0], overflow="fold", min_width=12)
+    for heading in headings[1:]:
+        table.add_column(heading, justify="left" if heading == "shape" else "right", no_wrap=True)
+    for row, updated in zip(rows, (row["updated"] for row in summary["parameters"].values()), strict=True):
+        # Text, because brackets in a str would be markup.
+        table.add_row(*map(text, row), style=None if updated else "dim")
     table.add_section()
-    table.add_row("all", f"{summary['all']['elements']:,}", *_cells({"median": None, **summary["all"]}, shares))
+    table.add_row(*total)
     return table
 
 
-def _cells(row: dict[str, Any], shares: dict[str, str]) -> list[str]:
-    rates = ["" if row[key] is None else f"{row[key]:.1e}" for key in ("min", "median", "max")]
-    percentages = ["" if row[key] is None else f"{row[key]:.1%}" for key in shares]
-    return [*rates, *percentages, f"{row['nan']:.0f}/{row['inf']:.0f}"]
+def html(summary: dict[str, Any]) -> str:
+    """The same table for a notebook."""
+    headings, *rows = _cells(summary)
+    return html_table("; ".join(filter(None, (_title(summary), _caption(headings)))), headings, rows)
+
+
+def _title(summary: dict[str, Any]) -> str:
+    return f"Learning rates of {summary['optimizer']} at step {summary['step']:,}"
+
+
+def _caption(headings: list[str]) -> str:
+    return _CAPTION if {"raised", "cut"} & set(headings) else ""
+
+
+def _cells(summary: dict[str, Any]) -> list[list[str]]:
+    """The headings, a row for each parameter and one for all, without columns that are zero for every parameter."""
+    low, high = summary["extremes"]
+    shares = {"clipped_low": "raised", "clipped_high": "cut", "below": f"<{low:g}", "above": f">{high:g}"}
+    counts = {"nan": "NaN", "inf": "inf"}
+    updated = [row for row in summary["parameters"].values() if row["updated"]]
+    shares, counts = ({k: v for k, v in d.items() if any(row[k] for row in updated)} for d in (shares, counts))
+
+    def cells(row: dict[str, Any]) -> list[str]:
+        rates = [_rate(row.get(key)) for key in ("min", "median", "max")]
+        return [*rates, *(_share(row[key]) for key in shares), *(f"{row[key]:.0f}" for key in counts)]
+
+    lines = [["parameter", "shape", "min", "median", "max", *shares.values(), *counts.values()]]
+    for name, row in summary["parameters"].items():
+        numbers = cells(row) if row["updated"] else ["no", "grad", "yet", *[""] * (len(lines[0]) - 5)]
+        lines.append([name, "×".join(map(str, row["shape"])) or "scalar", *numbers])
+    return [*lines, ["all", f"{summary['all']['elements']:,}", *cells(summary["all"])]]
+
+
+def _rate(value: float | None) -> str:
+    """Two digits, with a short exponent: 9.1e-3."""
+    if value is None:
+        return ""
+    digits, _, exponent = f"{value:.1e}".partition("e")
+    return f"{digits}e{int(exponent)}" if exponent else digits
+
+
+def _share(value: float | None) -> str:
+    if value is None:
+        return ""
+    if 0 < value < 5e-4:
+        return "<0.1%"  # not 0.0%: there are some
+    return "100%" if value == 1 else f"{value:.1%}"

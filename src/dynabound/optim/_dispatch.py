@@ -15,6 +15,8 @@ from dynabound.optim._scalars import exactly, read_lr, scalars
 from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
+_SMALL = 4096
+"""The largest number of elements for which foreach is faster than the loop on the CPU."""
 _FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
 Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
 BackendCall: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
@@ -106,8 +108,9 @@ def _occurrence(param: Tensor, storages: dict[int, int]) -> int:
 
 def _prefers_foreach(param: Tensor) -> bool:
     if param.is_cpu:
-        # Without the kernel, foreach is no faster than the loop for plain tensors, and needs more memory.
-        return _fused.AVAILABLE or type(param) not in PLAIN or torch.compiler.is_compiling()
+        # Without the kernel, foreach is faster than the loop for small tensors only, and needs more memory.
+        plain = type(param) in PLAIN and not torch.compiler.is_compiling()
+        return _fused.AVAILABLE or not plain or param.numel() <= _SMALL
     return param.device.type in _FOREACH_DEVICES
 
 

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from dynabound._extras import rebuild_command
 from dynabound.optim._scalars import Scalars
 
-AVAILABLE = False
-LEVELS: tuple[str, ...] = ()
-"""The instruction sets that both the kernel and this machine support, best last."""
-try:
+if TYPE_CHECKING:
     from dynabound.optim import _kernel
 
-    _kernel.connect(Tensor, torch.nn.Parameter, Tensor.__dlpack_c_exchange_api__)
-except (ImportError, AttributeError):  # there was no C compiler, or torch is too old
-    pass
-else:
-    AVAILABLE = True
-    LEVELS = _kernel.LEVELS
+
+def _load() -> str | None:
+    """Load the kernel; return why that is impossible, and what to do, or None."""
+    global _kernel
+    if find_spec("dynabound.optim._kernel") is None:
+        return f"it was not built, because the installation found no C compiler; install one, then {rebuild_command()}"
+    if not hasattr(Tensor, "__dlpack_c_exchange_api__"):
+        return f"torch {torch.__version__} has no DLPack exchange API; install torch >= 2.10"
+    try:
+        _kernel = importlib.import_module("dynabound.optim._kernel")
+        _kernel.connect(Tensor, torch.nn.Parameter, Tensor.__dlpack_c_exchange_api__)
+    except ImportError as error:
+        return f"it cannot be loaded ({error}); {rebuild_command()}"
+    return None
+
+
+MISSING = _load()
+"""Why there is no kernel, and what to do; None if there is one."""
+AVAILABLE = MISSING is None
+LEVELS: tuple[str, ...] = _kernel.LEVELS if AVAILABLE else ()
+"""The instruction sets that both the kernel and this machine support, best last."""
 LEVEL = len(LEVELS) - 1
 """The instruction set in use."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Supported dtypes, real or complex. The state has the same dtype, or float32 for the 16-bit ones."""
+
+
+@dataclass(frozen=True)
+class KernelStatus:
+    """Whether the fused C kernel is in use; see :func:`kernel_status`."""
+
+    available: bool
+    reason: str | None
+    """Why there is no kernel, and what to do; None if there is one."""
+    instruction_set: str | None
+    """The one in use: "avx512", "avx2" or "baseline", which is the compiler's; None without a kernel."""
+    threads: int
+    """The largest number of threads of a step: ``torch.get_num_threads()``, or 1 if the kernel has no OpenMP."""
+
+
+def kernel_status() -> KernelStatus:
+    """Whether the fused C kernel is available, and if not, why.
+
+    Without the kernel AdaBound works, but steps on the CPU are several times slower.
+
+    >>> from dynabound.optim import kernel_status
+    >>> status = kernel_status()
+    >>> status.available == (status.reason is None)
+    True
+    """
+    if not AVAILABLE:
+        return KernelStatus(False, MISSING, None, torch.get_num_threads())
+    return KernelStatus(True, None, LEVELS[LEVEL], torch.get_num_threads() if _kernel.OPENMP else 1)
 
 
 def update(

@@ -55,7 +55,7 @@ def theorem_2(demo: Demonstration, problem: problems.Line, alpha: float, numbers
     measured = f"{default[-1] * 2 / period:.3g}, ∝ t^{slope:.2f} over the last decade"
     shown = "constant α = 0.001, β₁ = 0.9, β₂ = 0.999, α* = 0.1, γ = 0.001"
     holds = limit(bool(default[-1] < 0.1), -slope, False, False)
-    demo.judge("With its default settings AdaBound's average regret goes to 0", measured, holds, shown, expected=False)
+    demo.judge("With its default settings AdaBound learns: R_T/T goes to 0", measured, holds, shown, expected=False)
     found = {f"{rate:g}": float(units[-1]) for rate, units in zip(rates, bounded, strict=True)}
     demo.data["constant_step"] = dict(adam=float(adam[-1]), adabound=found)
 

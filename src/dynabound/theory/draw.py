@@ -41,17 +41,15 @@ def _axes(axes: Axes, title: str, x: str, y: str, **limits: Any) -> Axes:
 
 
 def _plot_regrets(axes: Axes, t: Any, regrets: dict[str, Any], floor: float) -> None:
-    """Draw each method's regret on a logarithmic axis, and say what the axis cannot show."""
     for name, values in regrets.items():
         axes.plot(t, np.maximum(values, floor), label=name, **STYLES[name])
-    _say_floored(axes, regrets, floor)
 
 
 def _say_floored(axes: Axes, regrets: dict[str, Any], floor: float) -> None:
-    """Name the curves with values below ``floor``, which a logarithmic axis draws at ``floor``."""
+    """Name the curves with values below ``floor``, which a logarithmic axis cannot show."""
     names = [name for name, values in regrets.items() if np.min(values) < floor]
     if names:
-        text = f"drawn at {floor:g} where it is less, or negative: {', '.join(names)}"
+        text = f"not shown where it is negative or below {floor:g}: {', '.join(names)}"
         axes.text(0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", color=TEXT, fontsize=8)
 
 
@@ -66,6 +64,7 @@ def _theorem_1(demo: Demonstration) -> Figure:
     for name, x in data["x"].items():
         path.plot(data["t"], x, label=name, **STYLES[name])
     _plot_regrets(average, data["t"], data["average_regret"], 1e-9)
+    _say_floored(average, data["average_regret"], 1e-9)
     bottom, top = path.get_ylim()
     path.axhspan(min(bottom, -0.05), 0, color=GREEN, alpha=0.1, lw=0)
     path.set_ylim(min(bottom, -0.05), top)
@@ -113,11 +112,18 @@ def _theorem_2(demo: Demonstration) -> Figure:
     _plot_regrets(left, data["t"], data["units"], 1e-6)
     for name, x in data["x"].items():
         right.plot(data["t"], x, **STYLES[name])
-    curves = np.array(list(data["adam_units"].values()))
+    curves = np.maximum(list(data["adam_units"].values()), 1e-6)
+    left.set_ylim(left.get_ylim())  # the band must not stretch the axis down to its floor
     left.fill_between(
         data["t"], curves.min(0), curves.max(0), color=VERMILION, alpha=0.15, lw=0,
         label=f"Adam, α = {' … '.join([min(data['adam_units'], key=float), max(data['adam_units'], key=float)])}",
     )  # fmt: skip
+    band = {
+        f"Adam, α = {alpha}": unit
+        for alpha, unit in data["adam_units"].items()
+        if alpha != f"{demo.settings['alpha']:g}"
+    }
+    _say_floored(left, {**data["units"], **band}, 1e-6)
     left.axhline(1, color=BLACK, lw=1)
     left.text(data["t"][-1], 1.06, f"2/C = {2 / settings['period']:g}", ha="right", va="bottom")
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=9, frameon=False, fontsize=9)
@@ -172,8 +178,7 @@ def _regret(demo: Demonstration) -> Figure:
 def _bounds_against_regret(axes: Axes, curves: dict[str, Any]) -> None:
     axes.plot(curves["t"], curves["corrected"], color=GREEN, ls="--", label="corrected guarantee, with M")
     axes.plot(curves["t"], curves["theorem"], color=BLACK, label="Theorem 4's right-hand side")
-    measured = np.maximum(curves["regret"], 1e-3)
-    axes.plot(curves["t"], measured, color=BLUE, lw=2.6, label="measured regret $R_T$")
+    axes.plot(curves["t"], np.maximum(curves["regret"], 1e-3), color=BLUE, lw=2.6, label="measured regret $R_T$")
     _say_floored(axes, {"regret": curves["regret"]}, 1e-3)
     axes.legend(fontsize=9)
 

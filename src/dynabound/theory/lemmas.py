@@ -69,7 +69,7 @@ def lemma_3_ratio(run: Trajectory) -> float:
     terms = (run.rate * (m**2 + beta1[:, None] * before**2)).sum(1) / (2 * (1 - beta1))
     largest = coefficients(run.method, 1).upper[0]
     right = (2 * np.sqrt(run.steps) - 1) * largest * g2**2 / (1 - run.method.beta1)
-    return float(terms.sum() / right)
+    return float(terms.sum() / right) if right > 0 else 0.0
 
 
 def judge_lemma_3(demo: Demonstration, runs: list[Trajectory]) -> None:

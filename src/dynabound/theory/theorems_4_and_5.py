@@ -298,8 +298,9 @@ def _judge_savarese(demo: Demonstration, name: str, progress: ProgressCallback |
     at = log_spaced(steps, 200)
     ratios = np.array([regret(run, at) / theorem_4(run)[at - 1] for run in runs])
     sure = max(float((regret(run, run.at) / corrected(run))[-1]) for run in runs)
-    measured = f"R_T/right-hand side {ratios[:, -1].min():.3g} to {ratios[:, -1].max():.3g}"
-    theorem, holds = THEOREMS[name], bool(ratios[:, -1].max() <= 1)
+    last = ratios[:, -1]
+    measured = f"R_T/right-hand side {last.min():.3g} to {last.max():.3g}, mean {last.mean():.3g}"
+    theorem, holds = THEOREMS[name], bool(last.max() <= 1)
     demo.judge(f"{theorem.name}'s inequality", measured, holds, shown, of=theorem, expected=name != "AdaBound")
     measured = f"R_T/right-hand side at most {sure:.3g}"
     demo.judge("The corrected guarantee", measured, sure <= 1, shown, source=SAVARESE)

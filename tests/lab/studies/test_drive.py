@@ -229,7 +229,16 @@ def test_missing_data_is_an_error_before_anything_is_run(tmp_path, monkeypatch):
     result = run("reproduce", "mnist", "ptb", "--scale", "laptop", "--out", str(tmp_path / "out"))
     assert result.exit_code == 1
     assert "mnist, ptb: not found; run: dynabound data fetch mnist ptb, or give --data-dir DIR" in result.stderr
-    assert not list((tmp_path / "out").iterdir())
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("device", ["nope", "cuda:99", "meta"])
+def test_a_device_that_cannot_be_used_is_an_error_before_anything_is_written(device, tmp_path):
+    result = run("reproduce", "mnist", "--device", device, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 1
+    assert f"device='{device}': cannot be used here" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
@@ -306,7 +315,7 @@ def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done
     monkeypatch.setattr(*during, interrupt)
     result = run(*arguments, "--out", str(tmp_path / "copy"))
     assert result.exit_code == 130
-    assert "interrupted; the same command goes on from here" in result.stderr
+    assert "interrupted; run the same command again to resume" in result.stderr
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():

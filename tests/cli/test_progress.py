@@ -1,10 +1,10 @@
-"""What a person sees while runs go on."""
+"""The display of many runs."""
 
 import io
 
 from rich.console import Console
 
-from dynabound.cli.board import Board, board
+from dynabound.cli.progress import Board, board
 from dynabound.lab.engines.base import Event
 from dynabound.lab.train import Progress
 from helpers import tiny_studies as cases
@@ -22,7 +22,7 @@ def tell(shown, *events):
         shown.listen(event)
 
 
-def test_the_time_left_is_foretold_from_the_epochs_that_were_measured():
+def test_the_time_left_is_estimated_from_measured_epochs():
     shown = Board(Console(file=io.StringIO()), None, jobs=lambda: 2)
     shown.begin(SPECS)
     assert shown.left() == ""
@@ -32,7 +32,7 @@ def test_the_time_left_is_foretold_from_the_epochs_that_were_measured():
     assert shown.left() == "2:00 left"
 
 
-def test_the_time_left_heeds_nodes_that_join():
+def test_the_time_left_follows_the_number_of_workers():
     jobs = iter((1, 1, 4))
     shown = Board(Console(file=io.StringIO()), None, jobs=lambda: next(jobs))
     shown.begin(SPECS)
@@ -42,7 +42,7 @@ def test_the_time_left_heeds_nodes_that_join():
     assert shown.left() == "1:20 left"
 
 
-def test_where_there_is_no_terminal_every_ended_run_is_a_line():
+def test_without_a_terminal_every_ended_run_is_a_line():
     out = io.StringIO()
     shown = Board(Console(file=out, highlight=False, markup=False, width=200), None, jobs=lambda: 1)
     shown.begin(SPECS)
@@ -52,7 +52,7 @@ def test_where_there_is_no_terminal_every_ended_run_is_a_line():
     first, again, failed = out.getvalue().splitlines()
     assert first.startswith("[1/3] ")
     assert first.endswith("seed 0: finished, test accuracy 0.75")
-    assert again.endswith("seed 1: its process died; it is started again")
+    assert again.endswith("seed 1: its process died; starting it again")
     assert failed.startswith("[2/3] ")
     assert failed.endswith("seed 1: failed: ValueError: [bold]no[/bold]")
     assert (shown.ended, shown.failed) == (2, 1)

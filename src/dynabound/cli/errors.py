@@ -1,0 +1,172 @@
+"""What every command does when it cannot go on: one line on standard error and an exit code, no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dynabound import _extras
+
+__all__ = [
+    "CommandError",
+    "allow_interrupt",
+    "check_folder",
+    "exit_on_interrupt",
+    "log_to_stderr",
+    "one_line",
+    "printable",
+    "stop_signals",
+]
+
+
+class CommandError(Exception):
+    """A mistake in the command line that was found before anything was run: one line, with the remedy."""
+
+
+def printable(text: object) -> str:
+    r"""``text`` with control characters, such as those of terminal escapes, made visible.
+
+    >>> printable("\x1b[2Jname")
+    '\\x1b[2Jname'
+    """
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+
+
+@contextlib.contextmanager
+def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
+    """Turn what a command raises into one line and an exit code: 130 for Ctrl-C, 1 for all else.
+
+    An error that nobody foresaw is a defect: its traceback is written to a file, which the line names.
+    """
+    try:
+        yield
+    except KeyboardInterrupt:
+        _say("interrupted" + ("; run the same command again to resume" if resumable() else ""))
+        raise typer.Exit(130) from None
+    except typer.Abort:
+        raise
+    except Exception as error:
+        if hasattr(error, "exit_code") or isinstance(error, BrokenPipeError):  # typer's own, which it handles itself
+            raise
+        _say(_explain(error))
+        raise typer.Exit(1) from None
+
+
+def _say(message: str) -> None:
+    print(f"dynabound: {printable(message)}", file=sys.stderr, flush=True)
+
+
+def _explain(error: Exception) -> str:
+    lab = sys.modules.get("dynabound.lab.errors")  # if it was not imported, it was not raised
+    if isinstance(error, CommandError) or (lab and isinstance(error, lab.LabError)):
+        return str(error)
+    if isinstance(error, ModuleNotFoundError) and not (error.name or "dynabound").startswith("dynabound"):
+        return str(error) if "pip install" in str(error) else _extras.missing(error, "lab")
+    if isinstance(error, OSError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+    if isinstance(error, MemoryError):
+        return "not enough memory; use a smaller model, batch or number of steps"
+    return _report(error)
+
+
+def _report(error: Exception) -> str:
+    """Write the traceback to a file; return the line that names it."""
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    command = " ".join(sys.argv)
+    try:
+        with tempfile.NamedTemporaryFile("wb", prefix="dynabound-error-", suffix=".txt", delete=False) as file:
+            report = f"{command}\n\n{''.join(traceback.format_exception(error))}"
+            file.write(report.encode(errors="backslashreplace"))
+    except OSError:
+        return f"internal error: {text}; the traceback could not be written"
+    return f"internal error: {text}; the traceback is in {file.name}: please attach it to a report{_tracker()}"
+
+
+def _tracker() -> str:
+    """Where to report, if the package's metadata say so."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for entry in metadata.metadata("dynabound").get_all("Project-URL") or ():
+            label, _, address = entry.partition(", ")
+            if label.lower() in ("issues", "bug tracker"):
+                return f" at {address}"
+    return ""
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Print dynabound's warnings on standard error, with terminal escapes made visible."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("dynabound: %(message)s"))
+    logging.getLogger("dynabound").addHandler(handler)
+
+
+def check_folder(folder: Path, option: str = "--out") -> None:
+    """Raise CommandError, before anything is run, unless files can be written into ``folder``, which need not exist."""
+    try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    except OSError as error:
+        raise CommandError(f"{folder}: cannot be written ({error.strerror}); give another {option}") from None
+    if not nearest.is_dir():
+        raise CommandError(f"{folder}: cannot be written ({nearest} is not a folder); give another {option}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise CommandError(f"{folder}: cannot be written (no permission in {nearest}); give another {option}")
+
+
+def exit_on_interrupt() -> None:
+    """Until :func:`allow_interrupt`, Ctrl-C ends the process at once: there is nothing to clean up yet.
+
+    An exception in the middle of an import may be swallowed, or leave a module half imported.
+    """
+
+    def leave(*_: Any) -> None:
+        os.write(2, b"dynabound: interrupted\n")
+        os._exit(130)
+
+    with contextlib.suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, leave)
+
+
+def allow_interrupt() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt, unless the process ignores it."""
+    with contextlib.suppress(ValueError):
+        if getattr(signal.getsignal(signal.SIGINT), "__module__", None) == __name__:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def stop_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in a list, so that a run can stop after the current step.
+
+    The second signal ends the process at once. Not so under ``torchrun``, which forwards every signal it gets and
+    kills processes that do not stop.
+    """
+    torchrun = "WORLD_SIZE" in os.environ
+    received: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        received.append(number)
+        if not torchrun:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

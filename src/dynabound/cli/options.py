@@ -1,0 +1,172 @@
+"""Options of several commands, and options made from the fields of a dataclass."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Container, Iterable
+from dataclasses import MISSING, Field, dataclass, field, fields
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+__all__ = ["DataDir", "Device", "EngineOptions", "Fields", "Json", "Out", "Quiet", "examples", "expand", "one_of"]
+
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def _completer(choices: Iterable[str]) -> Callable[[str], list[str]]:
+    def complete(incomplete: str) -> list[str]:
+        return [choice for choice in choices if choice.startswith(incomplete)]
+
+    return complete
+
+
+def one_of(choices: Iterable[str], help: str, argument: bool = False) -> dict[str, Any]:
+    """Show the choices in the help and complete them in the shell; checking them is left to the command.
+
+    Few choices are shown beside the option, many in its help text.
+    """
+    choices = tuple(choices)
+    shown = "|".join(choices)
+    about: dict[str, Any] = {"help": help, "autocompletion": _completer(choices)}
+    if argument or len(shown) > 30:
+        return about | {"help": f"{help.removesuffix('.')}: {', '.join(choices)}."}
+    return about | {"metavar": shown}
+
+
+def examples(*lines: str) -> Callable[[Command], Command]:
+    """Add examples to a command's help."""
+
+    def decorate(command: Command) -> Command:
+        command.epilog = "\n\n".join(("Examples:", *lines))  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+DEVICES = ("cpu", "cuda", "mps")
+Json = Annotated[bool, typer.Option("--json", help="Print JSON and nothing else.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the runs.")]
+_DATA_DIR = "Folder to search for data first."
+DataDir = Annotated[Path | None, typer.Option("--data-dir", envvar="DYNABOUND_DATA", help=_DATA_DIR)]
+Device = Annotated[str, typer.Option("--device", **one_of(DEVICES, "Device to train on."))]
+
+
+def key_value(text: str) -> tuple[str, Any]:
+    """``key=value``, the value as Python reads it, or else a string.
+
+    >>> key_value("betas=0.9,0.99"), key_value("nesterov=true"), key_value("bounds=linear")
+    (('betas', (0.9, 0.99)), ('nesterov', True), ('bounds', 'linear'))
+    """
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise typer.BadParameter(f"{text!r}: must be key=value, such as final_lr=0.5 or betas=0.9,0.99")
+    try:
+        return key, ast.literal_eval({"true": "True", "false": "False"}.get(value, value))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return key, value
+
+
+_KINDS: dict[str, Any] = {"str": str, "int": int, "float": float, "bool": bool, "Path": Path}
+
+
+@dataclass(frozen=True)
+class Fields:
+    """An option for each field of a dataclass, with the help, choices and default of its metadata.
+
+    A field without a default becomes an argument. Its hint gives the type: str, int, float or bool; any other
+    is a mapping, whose option is key=value and may be repeated.
+    """
+
+    cls: Any
+    without: Container[str] = ()
+    required: bool = False
+    """Whether the arguments must be given."""
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """The parameters of a command that takes these options; one that is not given is None."""
+        return [self._parameter(each) for each in fields(self.cls) if each.name not in self.without]
+
+    def _parameter(self, spec: Field[Any]) -> inspect.Parameter:
+        kind = _KINDS.get(str(spec.type).removesuffix(" | None"), list[str])
+        argument = spec.default is MISSING and spec.default_factory is MISSING
+        about = {key: spec.metadata[key] for key in ("help", "min", "max", "envvar") if key in spec.metadata}
+        if spec.metadata.get("choices"):
+            about |= one_of(spec.metadata["choices"], about["help"], argument=argument)
+        about |= {"help": _with_default(about["help"], spec), "show_default": False}
+        if argument and self.required:
+            return _parameter(spec.name, inspect.Parameter.empty, Annotated[kind, typer.Argument(**about)])
+        if argument:
+            return _parameter(spec.name, None, Annotated[kind | None, typer.Argument(**about)])
+        if kind == list[str]:
+            about["metavar"] = "KEY=VALUE"
+        return _parameter(spec.name, None, Annotated[kind | None, typer.Option(_flag(spec.name), **about)])
+
+    def given(self, values: dict[str, Any]) -> dict[str, Any]:
+        """Take these options out of a command's ``values``; return those that were given."""
+        taken = {name: values.pop(name) for name in [parameter.name for parameter in self.parameters()]}
+        taken = {name: value for name, value in taken.items() if value is not None and value != []}
+        return {
+            name: dict(map(key_value, value)) if isinstance(value, list) else value for name, value in taken.items()
+        }
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _parameter(name: str, default: Any, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _with_default(text: str, spec: Field[Any]) -> str:
+    described = spec.metadata.get("default")
+    plain = isinstance(spec.default, (str, int, float)) and not isinstance(spec.default, bool)
+    if not (described or plain):
+        return text
+    return f"{text.removesuffix('.')} (default{f': {described}' if described else f' {spec.default}'})."
+
+
+def expand(**groups: Fields) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of ``groups``; each arrives as a dict of those that were given, by its keyword."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for name, parameter in inspect.signature(command, eval_str=True).parameters.items():
+            own = parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            parameters += groups[name].parameters() if name in groups else [own]
+
+        def call(**values: Any) -> None:
+            values |= {name: group.given(values) for name, group in groups.items()}
+            command(**values)
+
+        call.__name__, call.__doc__, call.__module__ = command.__name__, command.__doc__, command.__module__
+        call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        return call
+
+    return decorate
+
+
+def _option(value: Any, help: str, **metadata: Any) -> Any:
+    return field(default=value, metadata={"help": help, **metadata})
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """Where a study's runs are trained."""
+
+    engine: str = _option("local", "Where to train: on this machine, or on a Ray cluster.", choices=("local", "ray"))
+    jobs: int | None = _option(None, "Runs at the same time.", min=1, max=1024, default="one per core, or per GPU")
+    address: str | None = _option(
+        None, "Ray cluster: auto, host:port or ray://host:port.", default="start Ray on this machine"
+    )
+    cpus_per_run: int | None = _option(
+        None, "CPU cores, and threads, of a run on Ray.", min=1, max=4096, default="1 per rank"
+    )
+    gpus_per_run: float | None = _option(None, "GPUs of a run on Ray.", min=0.0, default="1 per rank on cuda")
+    ranks_per_run: int | None = _option(None, "Processes that train one run on Ray.", min=1, max=1024, default="1")
+    data_dir: Path | None = field(default=None, metadata={"help": _DATA_DIR, "envvar": "DYNABOUND_DATA"})
+    device: str = _option("cpu", "Device to train on.", choices=DEVICES)

@@ -1,0 +1,94 @@
+"""``dynabound theory``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from dynabound.cli import tables
+from dynabound.cli.errors import CommandError, check_folder
+from dynabound.cli.options import Json, examples, one_of
+from dynabound.theory import studies
+from dynabound.theory.study import Demonstration
+
+__all__ = ["theory"]
+
+_NAMES = (*studies.DEMONSTRATIONS, "all")
+
+
+@examples("dynabound theory", "dynabound theory theorem-3 --C 50 --seeds 3", "dynabound theory all --out theory")
+def theory(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(**one_of(_NAMES, "Demonstrations to run; none: list them", argument=True)),
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="Initial step size α.")] = None,
+    beta1: Annotated[float | None, typer.Option(help="β₁.")] = None,
+    beta2: Annotated[float | None, typer.Option(help="β₂.")] = None,
+    period: Annotated[int | None, typer.Option("--C", help="The problems' C (default: the smallest valid).")] = None,
+    steps: Annotated[int | None, typer.Option("--T", help="Number of steps T.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    scheme: Annotated[str | None, typer.Option(**one_of(("sqrt", "constant"), "Step size: α/√t, or constant."))] = None,
+    final_lr: Annotated[float | None, typer.Option(help="α*, the limit of the bounds.")] = None,
+    gamma: Annotated[float | None, typer.Option(help="γ, the speed of the bounds.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the figures and numbers.")] = Path("theory"),
+    as_json: Json = False,
+) -> None:
+    """Run the paper's theorems: a verdict on every claim, figures and all numbers."""
+    if not names:
+        listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.DEMONSTRATIONS.items()}
+        tables.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_list(listed)
+        return
+    check_folder(out)
+    given = dict(alpha=alpha, beta1=beta1, beta2=beta2, period=period, steps=steps, seeds=seeds, scheme=scheme,
+                 final_lr=final_lr, gamma=gamma)  # fmt: skip
+    try:
+        chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
+        # Nothing is written before all have run: some mistakes in the options show up only on the way.
+        results = [_run(studies.DEMONSTRATIONS[name], name, options) for name, options in chosen.items()]
+    except ValueError as error:
+        raise CommandError(str(error)) from None
+    files = [studies.write(study, out) for study in results]
+    if as_json:
+        full = [study.as_dict() for study in results]
+        kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts", "statements")} for study in full]
+        tables.echo(json.dumps(kept, ensure_ascii=False))
+        return
+    for study, paths in zip(results, files, strict=True):
+        _print_study(study, paths)
+
+
+def _run(run: Callable[..., Demonstration], name: str, options: dict[str, object]) -> Demonstration:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task(name, total=None)
+        return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
+
+
+def _print_study(study: Demonstration, paths: list[Path]) -> None:
+    table = Table(title=study.title, title_justify="left", title_style="bold")
+    for heading in ("claim", "whose", "measured", "verdict", "settings"):
+        table.add_column(heading, no_wrap=heading == "verdict")
+    for verdict in study.verdicts:
+        # Red is what should not be: a claim that is known to be false may fail.
+        colour = "yellow" if verdict.holds is None else "green" if verdict.as_expected else "red"
+        table.add_row(verdict.claim, verdict.source, verdict.measured, Text(verdict.verdict, colour), verdict.settings)
+    tables.show(table)
+    tables.show(Text("; ".join(f"{name}: {word}" for name, word in study.statements.items())))
+    if any(verdict.holds is None for verdict in study.verdicts):
+        tables.echo("undecided: T is too short to tell; give a larger --T")
+    tables.show(Text(f"{study.summary}\n{'  '.join(map(str, paths))}\n", "dim"))
+
+
+def _print_list(listed: dict[str, str]) -> None:
+    for name, line in listed.items():
+        tables.echo(f"{name:15} {line}")
+    tables.echo("\ndynabound theory NAME..., or all; --help shows the options")

@@ -1,0 +1,120 @@
+"""What a command does when it cannot go on."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dynabound._extras import pip_command
+from dynabound.cli import app, bench, errors
+from dynabound.cli.errors import CommandError, check_folder, printable
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, arguments)
+
+
+def fail_with(monkeypatch, error):
+    def measure(*_, **__):
+        raise error
+
+    monkeypatch.setattr(bench, "_measure", measure)
+    return run("bench")
+
+
+def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, tmp_path):
+    monkeypatch.setattr(errors.tempfile, "tempdir", str(tmp_path))
+    result = fail_with(monkeypatch, RuntimeError("first line\nsecond line"))
+    assert result.exit_code == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("dynabound: internal error: RuntimeError: first line; the traceback is in ")
+    (report,) = tmp_path.iterdir()
+    assert str(report) in line
+    assert "please attach it to a report" in line
+    assert "in measure\n    raise error" in report.read_text()
+
+
+@pytest.mark.parametrize(
+    ("error", "line"),
+    [
+        (CommandError("--x: is wrong"), "--x: is wrong"),
+        (PermissionError(13, "Permission denied", "/x/y"), "/x/y: Permission denied"),
+        (OSError(28, "No space left on device"), "No space left on device"),
+        (MemoryError(), "not enough memory; use a smaller model, batch or number of steps"),
+        (ModuleNotFoundError("No module named 'abc'", name="abc"), f"abc is not installed: {pip_command('lab')}"),
+        (CommandError("\x1b[2Jname"), r"\x1b[2Jname"),
+    ],
+    ids=["command", "file", "disk", "memory", "module", "escape"],
+)
+def test_foreseen_errors_are_one_line(monkeypatch, error, line):
+    result = fail_with(monkeypatch, error)
+    assert (result.exit_code, result.stderr) == (1, f"dynabound: {line}\n")
+
+
+def test_ctrl_c_is_one_line(monkeypatch):
+    result = fail_with(monkeypatch, KeyboardInterrupt())
+    assert (result.exit_code, result.stderr) == (130, "dynabound: interrupted\n")
+
+
+def test_ctrl_c_while_modules_are_imported_is_one_line():
+    code = """import os, signal, sys
+class Interrupt:
+    def find_spec(self, name, *_):
+        if name == 'torch': os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv[1:] = ['train', 'digits']
+from dynabound.__main__ import main
+main()"""
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stderr, result.stdout) == (130, "dynabound: interrupted\n", "")
+
+
+def test_ctrl_c_raises_again_when_a_command_is_loaded():
+    before = signal.getsignal(signal.SIGINT)
+    try:
+        errors.exit_on_interrupt()
+        run("bounds")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_printable_shows_control_characters():
+    assert printable("a\x1b]0;title\x07b\nc\tα\x85") == "a\\x1b]0;title\\x07b\nc\tα\\x85"
+
+
+def test_folders_that_cannot_be_written_are_named(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    check_folder(tmp_path / "new" / "folder")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(CommandError, match=r"file/x: cannot be written \(.*file is not a folder\); give another --out"):
+        check_folder(tmp_path / "file" / "x")
+    with pytest.raises(CommandError, match="File name too long"):
+        check_folder(tmp_path / ("x" * 300))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(CommandError, match=f"no permission in {re.escape(str(tmp_path))}"):
+        check_folder(tmp_path / "new")
+
+
+@pytest.mark.parametrize("command", [["bounds"], ["bench", "small", "--repetitions=1"], ["theory", "counterexample"]])
+def test_an_unwritable_folder_is_refused_before_anything_is_computed(command, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "_measure", lambda *_, **__: pytest.fail("measured"))
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file" / "x", Path("/") / ("x" * 300)):
+        result = run(*command, f"--out={out}")
+        (line,) = result.stderr.splitlines()
+        assert result.exit_code == 1
+        assert line.startswith(f"dynabound: {out}: cannot be written (")
+
+
+@pytest.mark.parametrize("option", ["--workers=4", "--tflops=3"])
+def test_options_of_plan_need_plan(option, tmp_path):
+    result = run("reproduce", "mnist", option, f"--out={tmp_path / 'out'}")
+    assert result.exit_code == 1
+    assert f"dynabound: {option.partition('=')[0]}: is for --plan" in result.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,130 @@
+import csv
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dynabound import AdaBound
+from dynabound.lens import LearningRateLens, effective_lr
+from helpers.small_task import OPTIONS, make_loader, make_net, train, weights
+
+pl = pytest.importorskip("lightning.pytorch")
+from dynabound.integrations.lightning import LensCallback  # noqa: E402
+
+
+class Classifier(pl.LightningModule):
+    def __init__(self, two_optimizers=False):
+        super().__init__()
+        self.net = make_net()
+        self.two_optimizers = two_optimizers
+        self.automatic_optimization = not two_optimizers
+
+    def training_step(self, batch, index):
+        loss = F.cross_entropy(self.net(batch[0]), batch[1])
+        if not self.two_optimizers:
+            return loss
+        for optimizer in self.optimizers():
+            optimizer.zero_grad()
+        self.manual_backward(loss)
+        for optimizer in self.optimizers():
+            optimizer.step()
+        return None
+
+    def configure_optimizers(self):
+        if self.two_optimizers:
+            return [AdaBound(self.net[0].parameters()), torch.optim.Adam(self.net[2].parameters())]
+        optimizer = AdaBound(self.parameters(), **OPTIONS)
+        return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.7)]
+
+
+def fit(epochs, callback, module=None, logger=False, **options):
+    module = module or Classifier()
+    trainer = pl.Trainer(
+        max_epochs=epochs,
+        accelerator="cpu",
+        callbacks=[callback],
+        logger=logger,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
+    trainer.fit(module, make_loader(), **options)
+    return trainer, module
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit():
+    whole, half, rest = (LensCallback(every=2) for _ in range(3))
+    _, expected = fit(5, whole)
+    trainer, _ = fit(2, half)
+    trainer.save_checkpoint("half.ckpt")
+    _, resumed = fit(5, rest, ckpt_path="half.ckpt")
+    assert weights(resumed) == weights(expected)
+    assert rest.lens.records() == whole.lens.records()
+    assert whole.lens.steps == [1, 3, 5, 7, 9, 11, 13, 15]
+    assert half.lens.steps == [1, 3, 5, 6]
+
+
+def test_training_is_the_same_without_the_callback():
+    _, watched = fit(2, LensCallback(every=1))
+    _, alone = fit(2, pl.Callback())
+    assert weights(watched) == weights(alone)
+
+
+def test_the_loggers_get_the_rates():
+    seen = []
+    callback = LensCallback(every=2, log=("min", "max"), on_look=lambda step, record: seen.append(step))
+    fit(2, callback, logger=pl.loggers.CSVLogger("logs"))
+    (path,) = Path("logs").rglob("metrics.csv")
+    with open(path) as file:
+        rows = [row for row in csv.DictReader(file) if row.get("learning_rate/net.0.weight/max")]
+    assert [int(row["step"]) for row in rows] == callback.lens.steps == seen
+    written = [float(row["learning_rate/net.0.weight/max"]) for row in rows]
+    assert written == pytest.approx(callback.lens.series("net.0.weight", "max").tolist())
+    assert "learning_rate/net.0.weight/median" not in rows[0]
+
+
+def test_every_optimizer_has_a_lens():
+    callback = LensCallback(every=1)
+    with pytest.raises(RuntimeError, match=r"training has not begun: pass the callback to a Trainer, and call fit\(\)"):
+        callback.lens  # noqa: B018
+    _, module = fit(1, callback, Classifier(two_optimizers=True))
+    assert [lens.optimizer_name for lens in callback.lenses] == ["AdaBound", "Adam"]
+    assert [list(lens.shapes) for lens in callback.lenses] == [
+        ["net.0.weight", "net.0.bias"],
+        ["net.2.weight", "net.2.bias"],
+    ]
+    wrapped = module.optimizers()[0]
+    assert type(wrapped).__name__ != "AdaBound"
+    weight = module.net[0].weight
+    assert torch.equal(effective_lr(wrapped, weight), effective_lr(wrapped.optimizer, weight))
+
+
+def test_fabric():
+    from lightning.fabric import Fabric
+
+    fabric = Fabric(accelerator="cpu", devices=1)
+
+    def start():
+        net = make_net()
+        model, optimizer = fabric.setup(net, AdaBound(net.parameters(), **OPTIONS))
+        return model, optimizer, LearningRateLens(optimizer, model, every=2)
+
+    model, optimizer, lens = start()
+    with lens:
+        train(model, optimizer, 4, fabric.backward)
+    expected = weights(model)
+    assert list(lens.shapes) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+
+    model, optimizer, half = start()
+    with half:
+        train(model, optimizer, 2, fabric.backward)
+    fabric.save("state", {"model": model, "optimizer": optimizer, "lens": half.state_dict()})
+    model, optimizer, rest = start()
+    rest.load_state_dict(fabric.load("state", {"model": model, "optimizer": optimizer})["lens"])
+    with rest:
+        train(model, optimizer, 2, fabric.backward)
+    assert weights(model) == expected
+    assert rest.records() == lens.records()
+    assert os.path.exists("state")
