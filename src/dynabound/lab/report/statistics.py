@@ -119,11 +119,11 @@ def _welch(value: float, weighted: Sequence[tuple[float, Values]]) -> Estimate:
         return Estimate(value, math.nan, 0)
     parts = []
     for weight, values in weighted:
-        squares, freedom = _squares(values)
-        parts.append((weight**2 * squares / freedom / len(values), freedom))
+        squares, own = _squares(values)
+        parts.append((weight**2 * squares / own / len(values), own))
     variance = sum(part for part, _ in parts)
-    joint = variance**2 / sum(part**2 / freedom for part, freedom in parts) if variance else 0.0
-    return Estimate(value, math.sqrt(variance), joint)
+    freedom = variance**2 / sum(part**2 / own for part, own in parts) if variance else 0.0
+    return Estimate(value, math.sqrt(variance), freedom)
 
 
 @dataclass(frozen=True)
