@@ -31,11 +31,11 @@ def test_dry_run_lists_the_runs_and_runs_nothing(tmp_path):
     result = run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out"), "--json")
     listed = json.loads(result.stdout)["runs"]
     searches = sum(len(grid.lrs) * len(grid.options) for name, grid in GRIDS.items() if name != "sgd")
-    assert len(listed) == searches + 4 * 2 + 2 * 3 + 3
+    assert len(listed) == searches + 4 * 9 + 5 * 10
     assert {row["state"] for row in listed} == {"new"}
     assert not (tmp_path / "out").exists()
     assert "a search may add more" in run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out")).stdout
-    assert "24 runs to do of 24\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+    assert "36 runs to do of 36\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
 
 
 def test_dry_run_lists_the_theory_studies_to_run(tmp_path):

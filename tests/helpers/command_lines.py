@@ -17,8 +17,8 @@ OPTIMIZERS = ["adam", "sgd", "sgdm-dampened", "adabound", "amsbound", "adamw", "
               "pytorch_optimizer:AdaHessian", *WORDS]  # fmt: skip
 OPT = ["final_lr=0.5", "final_lr=x", "gamma=-1", "gama=1", "betas=0.9,0.99", "betas=0.9", "betas=2,2", "lr=1",
        "params=1", "differentiable=true", "capturable=true", "fused=true", "foreach=true", "maximize=true",
-       "amsgrad=true", "dampening=0.5", "momentum=nan", "eps=1e400", "x=" + "(" * 5000, "=1", "final_lr", "a=b=c", "nesterov=true",
-       "bounds=linear", "bounds=cubic", "weight_decay=1"]  # fmt: skip
+       "amsgrad=true", "dampening=0.5", "momentum=nan", "eps=1e400", "x=" + "(" * 5000, "=1", "final_lr", "a=b=c",
+       "nesterov=true", "bounds=linear", "bounds=cubic", "weight_decay=1"]  # fmt: skip
 SIZES = [
     "1",
     "4",

@@ -1,9 +1,11 @@
 """What is imported when, and what is said where something is missing."""
 
+import importlib
 import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +69,15 @@ def test_a_missing_framework_is_named_with_its_remedy(missing, code, extras):
     output = subprocess.check_output([sys.executable, "-c", BLOCK.format({missing}, code)], text=True)
     for extra in extras:
         assert f"pip install 'dynabound[{extra}]'" in output
+
+
+@pytest.mark.parametrize("page", ["optax", "keras"])
+def test_every_exported_name_is_documented(page):
+    module = importlib.import_module(f"dynabound.{page}")
+    text = (Path(__file__).parents[2] / "docs" / f"{page}.md").read_text()
+    for name in module.__all__:
+        assert getattr(module, name).__doc__
+        assert name in text, f"dynabound.{page}.{name} is not in docs/{page}.md"
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -179,12 +179,16 @@ def scale_by_adabound(
             b1 = scalars[v.dtype].b1
             return b1 * m.astype(v.dtype) + (1 - b1) * g.astype(v.dtype)
 
+        def second_moment(g: Any, v: Any) -> Any:
+            # Injected hyper-parameters have a dtype of their own.
+            return (rule.b2 * v + (1 - rule.b2) * g.astype(v.dtype) ** 2).astype(v.dtype)
+
         def step(g: Any, m: Any, v: Any) -> Any:
             s = scalars[v.dtype]
             return (jnp.clip(rule.unclipped(v, s), s.lower, s.upper) * m).astype(g.dtype)
 
         mu = jax.tree.map(first_moment, updates, state.mu, state.nu)
-        nu = jax.tree.map(lambda g, v: rule.b2 * v + (1 - rule.b2) * g.astype(v.dtype) ** 2, updates, state.nu)
+        nu = jax.tree.map(second_moment, updates, state.nu)
         nu_max = jax.tree.map(jnp.maximum, state.nu_max, nu) if amsbound else None
         updates = jax.tree.map(step, updates, mu, nu_max if amsbound else nu)
         mu = jax.tree.map(lambda m, old: m.astype(old.dtype), mu, state.mu)

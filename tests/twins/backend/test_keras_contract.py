@@ -197,8 +197,10 @@ def test_bad_hyperparameters(name, value):
 @pytest.mark.parametrize("kind", ["perceptron", "convolutions"])
 def test_the_same_losses_as_torch(kind):
     keras.config.set_floatx("float64")
+    keras.config.set_dtype_policy("float64")
     try:
         losses = keras_losses(kind)
     finally:
         keras.config.set_floatx("float32")
+        keras.config.set_dtype_policy("float32")
     np.testing.assert_allclose(losses, torch_losses(kind), rtol=1e-9)
