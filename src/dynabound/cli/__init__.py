@@ -10,6 +10,7 @@ import typer
 import typer.core
 import typer.main
 
+from dynabound import _interrupt
 from dynabound._version import __version__
 from dynabound.cli import errors
 
@@ -44,7 +45,7 @@ class _Commands(typer.core.TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
             command = _load(name)
-            errors.allow_interrupt()
+            _interrupt.allow()
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
