@@ -41,6 +41,9 @@ class _Commands(typer.core.TyperGroup):
         super().__init__(**settings)
         self.commands = {name: typer.core.TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
