@@ -62,6 +62,7 @@ def test_ctrl_c_is_one_line(monkeypatch):
     assert (result.exit_code, result.stderr) == (130, "dynabound: interrupted\n")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("module", ["typer", "rich", "torch", "dynabound.lab"])
 def test_ctrl_c_while_modules_are_imported_is_one_line(module):
     code = f"""import os, signal, sys

@@ -153,7 +153,8 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
     if last:
         echo(progress.epoch_line(last, spec.epochs))
     if result.state == "stopped":
-        echo(f"resume with: dynabound train --resume {spec.name} --out {out}")
+        named = f" --optimizer {spec.optimizer}" if ":" in spec.optimizer else ""
+        echo(f"resume with: dynabound train --resume {spec.name} --out {out}{named}")
 
 
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
