@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from dynabound import AdaBound, AMSBound
-from dynabound.optim import _foreach, _fused
+from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim.adabound import adabound
 from helpers.cases import backends
 from helpers.reference import Reference
@@ -102,8 +102,22 @@ def test_the_default_backend(monkeypatch):
     params = [nn.Parameter(torch.ones(3, 2)), nn.Parameter(torch.ones(3, 2))]
     params[0].grad, params[1].grad = torch.ones(3, 2), torch.ones(()).expand(3, 2)
     AdaBound(params).step()
-    assert used == (["_fused", "_foreach"] if _fused.AVAILABLE else [])
+    assert used == (["_fused", "_foreach"] if _fused.AVAILABLE else ["_foreach"])
     assert torch.equal(*params)
+
+
+def test_the_default_backend_without_the_kernel(monkeypatch):
+    """Small tensors use foreach, which is faster for them; large ones the loop, which needs less memory."""
+    used = []
+    for backend in (_loop, _foreach):
+        name = backend.__name__.rpartition(".")[2]
+        monkeypatch.setattr(backend, "update", lambda p, *a, name=name: used.append((name, [q.numel() for q in p])))
+    monkeypatch.setattr(_fused, "AVAILABLE", False)
+    params = [nn.Parameter(torch.ones(size)) for size in (3, 5000, 4096)]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    AdaBound(params).step()
+    assert used == [("_foreach", [3, 4096]), ("_loop", [5000])]
 
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])

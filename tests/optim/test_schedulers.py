@@ -1,6 +1,7 @@
 """The bounds scale with lr under every scheduler, and no step divides by zero."""
 
 import copy
+import warnings
 
 import numpy as np
 import pytest
@@ -44,13 +45,14 @@ def follow(optimizer, param, scheduler, base_lr, steps=60, **options):
 
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("name", SCHEDULERS)
+@pytest.mark.filterwarnings("ignore:the scheduler raises lr")
 def test_bounds_follow_the_scheduler(name, backend):
     param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
     optimizer = AdaBound([param], lr=2e-3, gamma=0.1, **backend)
     follow(optimizer, param, SCHEDULERS[name](optimizer), 2e-3, gamma=0.1)
 
 
-@pytest.mark.parametrize("options", [dict(fused=True), dict(fused=False), dict(foreach=True), dict(capturable=True)])
+@pytest.mark.parametrize("options", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
 def test_a_tensor_lr_that_a_scheduler_fills_in_place(options):
     param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
     lr = torch.tensor(2e-3, dtype=torch.float64)
@@ -165,3 +167,93 @@ def test_an_invalid_lr_set_by_hand_raises_before_any_update(bad):
     with pytest.raises(ValueError, match=f"lr={bad}"):
         optimizer.step()
     assert all(torch.equal(p, torch.ones(3)) for p in params)
+
+
+OWN_RATES = {
+    "one-cycle": (lambda o: ls.OneCycleLR(o, max_lr=0.1, total_steps=50), "lr to 0.1, 100 times"),
+    "cyclic": (lambda o: ls.CyclicLR(o, 1e-3 / 4, 0.1, step_size_up=3, cycle_momentum=False), "final_lr=0.1 becomes "),
+    "swa": (lambda o: torch.optim.swa_utils.SWALR(o, swa_lr=0.05, anneal_epochs=1), "final_lr=0.1 becomes 5."),
+}
+
+
+@pytest.mark.parametrize("tensor_lr", [False, True])
+@pytest.mark.parametrize("name", OWN_RATES)
+def test_a_scheduler_that_raises_the_bounds_warns_once(name, tensor_lr):
+    scheduler, becomes = OWN_RATES[name]
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdaBound([param], lr=torch.tensor(1e-3) if tensor_lr else 1e-3)
+    schedule = scheduler(optimizer)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(8):
+            param.grad = torch.ones(3)
+            optimizer.step()
+            schedule.step()
+    assert len(caught) == 1
+    assert becomes in str(caught[0].message)
+    assert "Construct the optimizer with lr = the scheduler's highest rate" in str(caught[0].message)
+    assert caught[0].filename == __file__
+
+
+@pytest.mark.parametrize("name", OWN_RATES)
+def test_constructed_with_the_highest_rate_nothing_warns(name):
+    scheduler, _ = OWN_RATES[name]
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdaBound([param], lr=0.1)
+    schedule = scheduler(optimizer)
+    for _ in range(8):
+        param.grad = torch.ones(3)
+        optimizer.step()
+        schedule.step()
+
+
+def test_a_proportional_scheduler_may_raise_the_bounds():
+    """A factor on the constructor's lr is meant for the bounds too."""
+    param = torch.nn.Parameter(torch.ones(3))
+    optimizer = AdaBound([param], lr=1e-3)
+    scheduler = ls.LambdaLR(optimizer, lambda step: 1 + step)
+    for _ in range(3):
+        param.grad = torch.ones(3)
+        optimizer.step()
+        scheduler.step()
+
+
+@pytest.mark.parametrize("options", [{}, dict(sqrt_decay=True), dict(bounds="linear"), dict(bounds=("constant", 0, 2))])
+def test_bounds_now_are_those_of_the_next_step(options):
+    """Measured: a gradient so small that every rate is the upper bound, or so large that it is the lower one."""
+    optimizer_options = dict(lr=1e-3, final_lr=0.2, gamma=0.3, betas=(0.0, 0.0), debias=False, eps=0.0, **options)
+    param = torch.nn.Parameter(torch.zeros(2, dtype=torch.float64))
+    optimizer = AdaBound([param], **optimizer_options)
+    scheduler = ls.ExponentialLR(optimizer, 0.5)
+    for step in range(1, 5):
+        (now,) = optimizer.bounds_now()
+        before = param.detach().clone()
+        param.grad = torch.tensor([1e-30, 1e30], dtype=torch.float64)
+        optimizer.step()
+        upper, lower = ((before - param.detach()) / param.grad).tolist()
+        if now.lower:  # a step of 1e30 · lower leaves nothing of the parameter: measured on its own
+            assert now.lower == pytest.approx(lower, rel=1e-6)
+        assert now.upper == pytest.approx(upper, rel=1e-6)
+        assert (now.step, now.lr, now.base_lr) == (step, 1e-3 * 0.5 ** (step - 1), 1e-3)
+        assert now.final_lr == pytest.approx(0.2 * 0.5 ** (step - 1))
+        assert now.sgd_share == pytest.approx((now.lower / now.upper) ** 0.5)
+        param.data.zero_()
+        scheduler.step()
+
+
+def test_bounds_now_of_every_group():
+    first, second, third = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    groups = [
+        {"params": [first, third]},
+        {"params": [second], "bounds": lambda t: (1.0, 1.0), "lr": torch.tensor(0.5)},
+        {"params": [torch.nn.Parameter(torch.ones(1))], "bounds": ("constant", 0.0, float("inf")), "final_lr": 0.0},
+    ]
+    optimizer = AdaBound(groups)
+    for p in (first, second):
+        p.grad = torch.ones(2)
+    optimizer.step()
+    optimizer.step()
+    assert [now.step for now in optimizer.bounds_now()] == [3, 3, 1]
+    assert [now.sgd_share for now in optimizer.bounds_now()][1:] == [1.0, 0.0]
+    assert optimizer.bounds_now()[2][1:3] == (0.0, 0.0)
+    assert optimizer.state.keys() == {first, second}

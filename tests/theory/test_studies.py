@@ -171,8 +171,9 @@ def test_longer_runs_decide():
 
 
 STATEMENTS = {
-    "Theorem 1": "holds", "Theorem 2": "holds", "Theorem 3": "holds", "Theorem 4": "refuted",
-    "Corollary 4.1": "refuted", "Theorem 5": "refuted", "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
+    "Theorem 1": "holds", "Theorem 2": "holds", "Theorem 3": "holds",
+    "Theorem 4": "refuted", "Corollary 4.1": "refuted", "Theorem 5": "refuted",
+    "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
 }  # fmt: skip
 
 
@@ -204,7 +205,7 @@ def test_outside_its_condition_a_claim_is_not_the_papers():
 
 
 def test_the_defaults_of_adabound_are_not_covered(theorem_2):
-    """A constant step and β₁ = 0.9: linear regret on Theorem 2's problem, although the bounds have a certificate."""
+    """A constant step and β₁ = 0.9: linear regret on Theorem 2's problem, whatever the bounds' certificate says."""
     assert verdicts(theorem_2, "With its default settings") == [False]
 
 
@@ -291,6 +292,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.processes
 def test_a_missing_extra_is_named():
     hide = "import sys; sys.modules['numba'] = None; "
     failed = python(hide + "import dynabound.theory")
@@ -299,6 +301,7 @@ def test_a_missing_extra_is_named():
     assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('lab')}"
 
 
+@pytest.mark.processes
 def test_the_core_does_not_import_the_lab():
     loaded = python("import sys, dynabound; print({'numba', 'matplotlib', 'rich', 'typer'} & set(sys.modules))")
     assert loaded.stdout.strip() == "set()"

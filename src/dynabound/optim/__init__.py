@@ -1,6 +1,7 @@
 """The optimizers. The functional form is ``dynabound.optim.adabound.adabound``."""
 
 from dynabound.optim._fused import KernelStatus, kernel_status
+from dynabound.optim._scalars import CurrentBounds
 from dynabound.optim.adabound import AdaBound, AdaBoundW, AMSBound
 
-__all__ = ["AMSBound", "AdaBound", "AdaBoundW", "KernelStatus", "kernel_status"]
+__all__ = ["AMSBound", "AdaBound", "AdaBoundW", "CurrentBounds", "KernelStatus", "kernel_status"]

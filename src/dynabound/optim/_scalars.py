@@ -32,6 +32,36 @@ class Scalars(NamedTuple):
     high: float
 
 
+class CurrentBounds(NamedTuple):
+    """The bounds of a param group's next step; see :meth:`AdaBound.bounds_now`."""
+
+    step: int
+    """The next step; where the group's parameters have made different numbers of steps, the largest."""
+    lower: float
+    """Lower bound of the learning rates, η_l."""
+    upper: float
+    """Upper bound of the learning rates, η_u."""
+    lr: float
+    """α, the current learning rate."""
+    base_lr: float
+    """The learning rate with which the group was added; the bounds scale with ``lr / base_lr``."""
+    final_lr: float
+    """α*, scaled by ``lr / base_lr``: what both bounds converge to."""
+    sgd_share: float
+    """√(lower/upper): from 0, where nothing is clipped (Adam), to 1, where the bounds have met (SGD)."""
+
+
+def current_bounds(group: Mapping[str, Any], step: int) -> CurrentBounds:
+    """The bounds of ``group`` in the ``step``-th update (counted from 1)."""
+    lr = float(group["lr"])
+    final_lr = group["final_lr"] * _schedule(lr, group["base_lr"])
+    lower, upper = map(float, bounds.evaluate(group["bounds"], group["gamma"], step))
+    share = 1.0 if lower == upper else math.sqrt(lower / upper)
+    scale = final_lr / math.sqrt(step) if group["sqrt_decay"] else final_lr
+    upper = upper * scale if scale else 0.0  # ∞ · 0 is NaN
+    return CurrentBounds(step, lower * scale, upper, lr, group["base_lr"], final_lr, share)
+
+
 def read_lr(group: Mapping[str, Any]) -> float | Tensor:
     """The learning rate as a float, or as a tensor where the step is captured, compiled or differentiated."""
     lr: float | Tensor = group["lr"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict
 
@@ -137,6 +138,30 @@ def _memory_problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> s
         if inspectable and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
             return f"cannot be updated, because the storage of {name} was resized to 0"
     return None
+
+
+def warn_about_schedules(param_groups: list[dict[str, Any]]) -> bool:
+    """Warn if a scheduler that sets its own rates raises lr above base_lr, because the bounds scale with lr.
+
+    OneCycleLR stores its highest rate in the group as max_lr, SWALR as swa_lr; CyclicLR overwrites initial_lr.
+    """
+    for group in param_groups:
+        base_lr, final_lr = group["base_lr"], group["final_lr"]
+        rates = [float(group[name]) for name in ("max_lr", "swa_lr") if name in group]
+        if not rates and math.isclose(group.get("initial_lr", base_lr), base_lr, rel_tol=1e-6):
+            continue
+        if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu:  # reading it elsewhere would wait for the device
+            rates.append(float(group["lr"]))
+        peak = max(rates, default=0.0)
+        if base_lr and peak > base_lr * (1 + 1e-6):
+            warnings.warn(
+                f"the scheduler raises lr to {peak:g}, {peak / base_lr:g} times the constructor's lr={base_lr:g}, "
+                f"and the bounds scale with it: final_lr={final_lr:g} becomes {final_lr * peak / base_lr:g}. "
+                "Construct the optimizer with lr = the scheduler's highest rate: final_lr then applies at that rate",
+                stacklevel=5,  # the caller of step(), which torch's profiler hook and the scheduler wrap
+            )
+            return True
+    return False
 
 
 def _check_backends(group: dict[str, Any]) -> None:

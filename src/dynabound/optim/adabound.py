@@ -16,8 +16,9 @@ from typing_extensions import Unpack
 from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict
 from dynabound.optim._dispatch import BackendCall, Lists, dispatch
+from dynabound.optim._scalars import CurrentBounds, current_bounds
 from dynabound.optim._state import is_probe, new_state
-from dynabound.optim._validate import Options, check_params, normalize
+from dynabound.optim._validate import Options, check_params, normalize, warn_about_schedules
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
@@ -71,6 +72,8 @@ class AdaBound(Optimizer):
     References:
         Luo, Xiong, Liu, Sun: Adaptive Gradient Methods with Dynamic Bound of Learning Rate, ICLR 2019.
     """
+
+    _warned = False
 
     def __init__(
         self,
@@ -138,6 +141,21 @@ class AdaBound(Optimizer):
         param_group.update(checked)
         lr = checked["lr"]
         param_group["base_lr"] = lr.detach().item() if isinstance(lr, Tensor) else lr
+
+    def bounds_now(self) -> list[CurrentBounds]:
+        """The bounds of every param group's next step, with the rates they derive from, and how close to SGD they are.
+
+        >>> import torch
+        >>> from dynabound import AdaBound
+        >>> optimizer = AdaBound([torch.zeros(1)], lr=1e-3, final_lr=0.1, gamma=1.0)
+        >>> optimizer.bounds_now()
+        [CurrentBounds(step=1, lower=0.05, upper=0.2, lr=0.001, base_lr=0.001, final_lr=0.1, sgd_share=0.5)]
+        """
+
+        def next_step(group: dict[str, Any]) -> int:
+            return 1 + max([int(self.state[p].get("step", 0)) for p in group["params"] if p in self.state], default=0)
+
+        return [current_bounds(group, next_step(group)) for group in self.param_groups]
 
     def state_dict(self) -> dict[str, Any]:
         """The state as primitives and tensors; a callable ``bounds`` is saved as None."""
@@ -219,7 +237,10 @@ class AdaBound(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        first = not torch.compiler.is_compiling() and not self.state
+        eager = not torch.compiler.is_compiling()
+        if eager and not self._warned:
+            self._warned = warn_about_schedules(self.param_groups)
+        first = eager and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             calls: list[BackendCall] = []
             rescan = any([callable(group["bounds"]) for group in self.param_groups])

@@ -5,7 +5,7 @@ import signal
 import pytest
 import torch
 
-from dynabound.lab.engines.base import cores, run_with_events
+from dynabound.lab.engines.base import cores, run_with_events, threads
 from dynabound.lab.engines.local import LocalEngine, assign_device
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
@@ -93,6 +93,23 @@ def test_a_killed_command_goes_on_where_it_was(after, engine, tmp_path):
     assert set(ends(cases.execute(engine, cases.specs(6), Store(tmp_path / "killed"))).values()) == {"finished"}
     list(cases.execute(cases.InProcess(), cases.specs(6), Store(tmp_path / "whole")))
     assert cases.numbers(Store(tmp_path / "killed")) == cases.numbers(Store(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(("variable", "expected"), [("3", 3), (None, 4), ("", 4), ("all", 4)])
+def test_threads_follow_the_environment(variable, expected, monkeypatch):
+    monkeypatch.setattr("dynabound.lab.engines.base.cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", variable)
+    assert threads(RunSpec("cifar10"), jobs=2) == expected
+    assert threads(RunSpec("mnist"), jobs=2) == threads(RunSpec("pydoc"), jobs=2) == 1, "small models"
+
+
+def test_a_small_model_has_one_thread_however_many_cores_are_free(tmp_path):
+    (spec,) = cases.specs(1)
+    with LocalEngine(jobs=1) as engine:
+        list(cases.execute(engine, [spec], Store(tmp_path)))
+    assert [session["threads"] for session in Store(tmp_path).run(spec).environment()] == [1]
 
 
 def test_jobs_default_to_the_cores_or_the_gpus(monkeypatch):

@@ -15,10 +15,11 @@ from dynabound._files import write_whole
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
+from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
 
 __all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "explain", "handle_crash", "process_context", "record_failure", "run_with_events"]  # fmt: skip
+           "explain", "handle_crash", "process_context", "record_failure", "run_with_events", "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 PROGRESS_INTERVAL = 0.2
@@ -77,6 +78,20 @@ class Engine(Protocol):
 def cores() -> int:
     """The processor cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def threads(spec: RunSpec, jobs: int) -> int:
+    """The threads of a run when ``jobs`` of them share this machine: OMP_NUM_THREADS, or the cores divided by ``jobs``.
+
+    A small model has one: more of them wait for each other longer than they compute.
+
+    >>> threads(RunSpec("digits"), jobs=1)
+    1
+    """
+    if spec.model == "perceptron" or TASKS[spec.task].source is None:
+        return 1
+    given = os.environ.get("OMP_NUM_THREADS", "")
+    return int(given) if given.isdecimal() and int(given) else max(1, cores() // jobs)
 
 
 def process_context() -> Any:

@@ -23,6 +23,7 @@ from dynabound.lab.engines.base import (
     handle_crash,
     process_context,
     run_with_events,
+    threads,
 )
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -102,7 +103,7 @@ class LocalEngine:
                     return
                 slot = min(set(range(self.jobs)) - {worker.slot for worker in self._workers})
                 device = assign_device(self._options["device"], slot, self._gpus)
-                worker = _Worker(slot, max(1, cores() // self.jobs), {**self._options, "device": device})
+                worker = _Worker(slot, self.jobs, {**self._options, "device": device})
                 self._workers.append(worker)
             job = self._queue.popleft()
             worker.start(job)
@@ -121,11 +122,11 @@ def assign_device(device: str, slot: int, gpus: int) -> str:
 class _Worker:
     """Parent-side handle of a worker process."""
 
-    def __init__(self, slot: int, threads: int, options: dict[str, Any]) -> None:
+    def __init__(self, slot: int, jobs: int, options: dict[str, Any]) -> None:
         self.slot = slot
         context = process_context()
         self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, threads, options), daemon=True)
+        self.process = context.Process(target=_work, args=(theirs, jobs, options), daemon=True)
         self.process.start()
         theirs.close()  # otherwise the end of the process would not close the connection
         self.job: _Job | None = None
@@ -159,16 +160,16 @@ class _Worker:
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _work(connection: Connection, threads: int, options: dict[str, Any]) -> None:
+def _work(connection: Connection, jobs: int, options: dict[str, Any]) -> None:
     """The worker process: train what arrives until None does, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what to do
-    torch.set_num_threads(threads)
 
     def emit(event: Event) -> None:
         with contextlib.suppress(OSError):  # the parent is gone, as recv() is about to find out
             connection.send(event)
 
     def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:
+        torch.set_num_threads(threads(spec, jobs))
         return train(spec, store, **options, **callbacks).state
 
     while True:

@@ -55,13 +55,6 @@ def complete(
 
 def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
     """Raise LabError, before anything is run, if a folder cannot be written or a data set is missing."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
-    for folder in (out, out / "runs", out / "theory"):
-        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")
     missing = [
         task
         for task in dict.fromkeys(spec.task for spec in specs)
@@ -73,3 +66,10 @@ def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> N
             f"{', '.join(missing)}: not found; run: dynabound data fetch {names}, or give --data-dir DIR, "
             "or take --scale demo"
         )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
+    for folder in (out, out / "runs", out / "theory"):
+        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")

@@ -1,0 +1,76 @@
+"""What ``final_lr`` is for somebody who knows the learning rate of SGD or of Adam."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dynabound._dtensor import full_tensor
+
+__all__ = ["final_lr_from_adam", "final_lr_from_sgd"]
+
+
+def final_lr_from_sgd(lr: float, momentum: float = 0.0, dampening: float = 0.0) -> float:
+    """The ``final_lr`` that takes the same steps as ``torch.optim.SGD(lr, momentum, dampening)``.
+
+    SGD adds gradients up, AdaBound averages them: of a constant gradient g the momentum buffer of SGD becomes
+    g·(1 − dampening)/(1 − momentum), and AdaBound's first moment becomes g. So::
+
+        α* = lr · (1 − dampening) / (1 − momentum)
+
+    >>> final_lr_from_sgd(0.1, momentum=0.9)
+    1.0
+    >>> final_lr_from_sgd(0.1)
+    0.1
+    """
+    if not (math.isfinite(lr) and lr > 0):
+        raise ValueError(f"lr={lr!r}: must be a finite number > 0")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum={momentum!r}: must be in [0, 1)")
+    if not 0 <= dampening < 1:
+        raise ValueError(f"dampening={dampening!r}: must be in [0, 1)")
+    return round(lr * (1 - dampening) / (1 - momentum), 12)
+
+
+def final_lr_from_adam(optimizer: Optimizer) -> float:
+    """The ``final_lr`` whose SGD lowers the loss as fast as this Adam, to first order, from Adam's state alone.
+
+    Adam divides the learning rate of element i by √v_i. One step lowers the loss by Σ α/(√v_i + ε)·g_i², one step of
+    SGD by α*·Σ g_i². With v for the mean of g² both are equal at::
+
+        α* = Σ α·v_i/(√v_i + ε) / Σ v_i
+
+    Call it after some tens of steps at the learning rate that you know. Measured on eight networks, the best
+    ``final_lr`` is one to ten times as large: a starting point where :func:`~dynabound.tuning.suggest` cannot be run.
+
+    Args:
+        optimizer: ``torch.optim.Adam``, ``AdamW``, or an AdaBound, that has made steps.
+
+    Example:
+        >>> import torch
+        >>> weight = torch.nn.Parameter(torch.zeros(2))
+        >>> adam = torch.optim.Adam([weight], lr=0.01, eps=0)
+        >>> weight.grad = torch.tensor([2.0, 2.0])
+        >>> adam.step()
+        >>> round(final_lr_from_adam(adam), 6)      # SGD at 0.005 makes the same step: 0.005 · 2 = 0.01
+        0.005
+    """
+    decrease = energy = 0.0
+    for group in optimizer.param_groups:
+        lr = float(group["lr"])
+        for param in group["params"]:
+            state = optimizer.state.get(param, {})
+            if "exp_avg_sq" not in state:
+                continue
+            # Undo the bias of the first steps, as Adam does.
+            v: Tensor = state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))
+            decrease += lr * float(full_tensor((v / (v.sqrt() + group["eps"])).nan_to_num().sum(dtype=v.dtype)))
+            energy += float(full_tensor(v.sum()))
+    if not (energy > 0 and math.isfinite(decrease / energy)):
+        raise ValueError(
+            f"optimizer={type(optimizer).__name__}: its state must hold finite second moments (exp_avg_sq) that are "
+            "not all 0; call it after some steps of Adam"
+        )
+    return decrease / energy

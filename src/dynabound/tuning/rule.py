@@ -1,0 +1,164 @@
+"""The rule: from short races to learning rates. Pure functions of rates and losses.
+
+A race is a short training with constant settings, from the model's weights, on the same batches as all others. Its
+score is the mean loss of its last third.
+
+* ``lr``: the smallest rate of Adam whose loss falls at least :data:`SHARE` as far as at the best rate.
+* ``final_lr``: AdaBound itself is raced, its whole course compressed into the race. The rate of the least loss, times
+  (length of a race / length of training)^:data:`HORIZON`.
+* ``gamma``: :data:`CLOSED` / steps.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+__all__ = ["CLOSED", "FACTOR", "HORIZON", "SHARE", "Race", "decide", "explore", "falls", "gamma", "least", "score"]
+
+FACTOR = math.sqrt(10)
+"""Between neighbouring rates."""
+SHARE = 0.5
+"""Of the fall at Adam's best rate. A race is shorter than training, so its best rate is too large for training; and the
+curve is flat there, which makes the best rate an accident."""
+HORIZON = 0.25
+"""The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
+gradients are noisy. This is the middle."""
+CLOSED = 10.0
+"""γ·steps: the bounds are a factor of 2 from ``final_lr`` after a tenth of the training, and 10 % at its end."""
+
+
+@dataclass(frozen=True)
+class Race:
+    """One short training."""
+
+    tests: str
+    """What was varied: "lr" (by Adam) or "final_lr" (by AdaBound, its course compressed into the race)."""
+    rate: float
+    losses: tuple[float, ...]
+    """The loss of every step; the last one is not finite if the race was stopped there."""
+    repeat: int = 0
+
+
+Scores = Mapping[float, float]
+"""From a rate to the score of its race; infinity for one whose loss was not finite."""
+
+
+def gamma(steps: int) -> float:
+    """The speed of the bounds for a training of that length.
+
+    >>> gamma(1000)
+    0.01
+    """
+    return float(f"{CLOSED / steps:.3g}")
+
+
+def last_third(losses: Sequence[float]) -> Sequence[float]:
+    """The losses that a race is judged by: two at least."""
+    return losses[-max(2, len(losses) // 3) :]
+
+
+def score(losses: Sequence[float], part: slice = slice(None)) -> float:
+    """The mean of the last third of a race, or of a part of it; infinity if the race was stopped.
+
+    >>> score([9.0, 9.0, 9.0, 9.0, 1.0, 3.0]), score([9.0, 9.0, math.nan])
+    (2.0, inf)
+    """
+    return statistics.fmean(last_third(losses)[part]) if math.isfinite(losses[-1]) else math.inf
+
+
+def falls(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Whether the loss is lower by more than twice the standard error of its mean, batch by batch.
+
+    >>> falls([2.3, 2.4, 2.2], [2.0, 2.1, 1.9]), falls([2.3, 2.4, 2.2], [2.2, 2.6, 2.1])
+    (True, False)
+    """
+    differences = [x - y for x, y in zip(before, after, strict=True)]
+    error = statistics.stdev(differences) / math.sqrt(len(differences))
+    return statistics.fmean(differences) > 2 * error
+
+
+def explore(
+    race: Callable[[float], float], first: float, enough: Callable[[Scores], bool], most: int
+) -> dict[float, float]:
+    """Race upwards from ``first`` until the loss rises again, then downwards until ``enough`` holds: ``most`` races.
+
+    >>> valley = lambda rate: abs(math.log10(rate) - 2)
+    >>> scores = explore(valley, 1.0, enough=lambda scores: True, most=9)
+    >>> [round(rate) for rate in scores]
+    [1, 3, 10, 32, 100, 316]
+    """
+    scores = {first: race(first)}
+    while len(scores) < most and _top_is_best(scores):
+        scores[max(scores) * FACTOR] = race(max(scores) * FACTOR)
+    while len(scores) < most and not (math.isfinite(min(scores.values())) and enough(scores)):
+        scores[min(scores) / FACTOR] = race(min(scores) / FACTOR)
+    return scores
+
+
+def _top_is_best(scores: Scores) -> bool:
+    return math.isfinite(scores[max(scores)]) and scores[max(scores)] == min(scores.values())
+
+
+def _limit(scores: Scores, start: float) -> float:
+    """The score that does :data:`SHARE` of what the best one does."""
+    return start - SHARE * (start - min(scores.values()))
+
+
+def is_flanked(scores: Scores, start: float) -> bool:
+    """Whether the smallest rate falls too short, so that :func:`smallest_sufficient` lies above it."""
+    return scores[min(scores)] > _limit(scores, start)
+
+
+def has_inner_least(scores: Scores) -> bool:
+    """Whether the smallest rate is not the best one."""
+    return scores[min(scores)] > min(scores.values())
+
+
+def smallest_sufficient(scores: Scores, start: float) -> float:
+    """The smallest rate whose loss falls from ``start`` at least :data:`SHARE` as far as at the best rate.
+
+    Between two rates the score is taken as linear in the logarithm of the rate.
+
+    >>> smallest_sufficient({0.1: 5.0, 1.0: 3.0, 10.0: 1.0, 100.0: 4.0}, start=7.0)      # half of the fall is to 4
+    0.316...
+    """
+    rates, limit = sorted(scores), _limit(scores, start)
+    index = rates.index(min(rates, key=scores.__getitem__))
+    while index and scores[rates[index - 1]] <= limit:
+        index -= 1
+    if not index or not math.isfinite(scores[rates[index - 1]]):
+        return rates[index]
+    low, high = rates[index - 1], rates[index]
+    share = min(1.0, (scores[low] - limit) / (scores[low] - scores[high]))
+    return float(low * (high / low) ** share)
+
+
+def least(scores: Scores) -> float:
+    """The rate of the least loss: the vertex of the parabola through the best race and its neighbours.
+
+    >>> least({1.0: 3.0, 10.0: 1.0, 100.0: 3.0})
+    10.0
+    """
+    rates = sorted(scores)
+    index = rates.index(min(rates, key=scores.__getitem__))
+    best = rates[index]
+    if index in (0, len(rates) - 1):
+        return best
+    left, middle, right = (scores[rate] for rate in rates[index - 1 : index + 2])
+    if not math.isfinite(left + right) or left - 2 * middle + right <= 0:
+        return best
+    shift = 0.5 * (left - right) / (left - 2 * middle + right)
+    return float(best * (rates[index + 1] / best) ** shift)
+
+
+def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float]:
+    """``lr`` and ``final_lr`` from the races of one repeat, judged by ``part`` of the last third of each."""
+    lengths = {race.tests: max(len(other.losses) for other in races if other.tests == race.tests) for race in races}
+    scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}}
+    for race in races:
+        scores[race.tests][race.rate] = score(race.losses, part)
+    lr = smallest_sufficient(scores["lr"], score(untrained[: lengths["lr"]], part))
+    return lr, least(scores["final_lr"]) * (lengths["final_lr"] / steps) ** HORIZON

@@ -1,0 +1,137 @@
+"""The answer of :func:`dynabound.tuning.suggest`: the numbers, the races behind them, and why."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from dynabound._extras import need
+from dynabound.tuning import rule
+from dynabound.tuning.rule import Race
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Suggestion"]
+
+_NAMES = {"lr": "Adam", "final_lr": "AdaBound"}
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """Learning rates for AdaBound; ``AdaBound(model.parameters(), **suggestion.options)`` uses them."""
+
+    lr: float
+    final_lr: float
+    gamma: float
+    steps: int
+    """The length of the training that it was made for."""
+    cost: int
+    """Training steps of all races together."""
+    start: tuple[float, ...]
+    """Losses of the untrained model on the batches of the races, one repeat after another."""
+    races: tuple[Race, ...]
+    spread: Mapping[str, float]
+    """For lr and final_lr: the largest over the smallest answer when only every other batch is judged."""
+    notes: tuple[str, ...] = ()
+    """What could not be settled."""
+    given: Mapping[str, Any] | None = None
+    """The optimizer's other arguments that the races were run with."""
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Arguments for AdaBound, AMSBound or AdaBoundW."""
+        return {"lr": self.lr, "final_lr": self.final_lr, "gamma": self.gamma, **(self.given or {})}
+
+    def scores(self, tests: str, repeat: int = 0) -> dict[float, float]:
+        """From a rate to the mean loss of the last third of its race; infinity where it was not finite."""
+        return {race.rate: rule.score(race.losses) for race in self.races
+                if (race.tests, race.repeat) == (tests, repeat)}  # fmt: skip
+
+    def length(self, tests: str) -> int:
+        """Steps of a race of that kind."""
+        return max(len(race.losses) for race in self.races if race.tests == tests)
+
+    @property
+    def explanation(self) -> str:
+        """Each number in a sentence or two."""
+        rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
+        lines = [
+            f"lr = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
+            f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
+            "race is shorter than training and prefers larger rates.",
+            f"final_lr = {self.final_lr:.3g}: AdaBound with that lr, its whole course compressed into {long} steps, "
+            f"ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. Taken: the least of the parabola through "
+            f"the best three, times ({long}/{self.steps})^{rule.HORIZON:g}, because a longer training needs a smaller "
+            "rate.",
+            f"gamma = {self.gamma:.3g}: {rule.CLOSED:g}/steps. The bounds are a factor of 2 from final_lr after a "
+            "tenth of the training, and 10 % at its end.",
+            f"Spread: judged on every other batch, lr differs by a factor of {self.spread['lr']:.2g}, final_lr by "
+            f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
+        ]
+        return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+    def _fall(self, tests: str) -> str:
+        """From where to where the loss fell, and from which rate on it did not."""
+        scores, start = self.scores(tests), rule.score(self.start[: self.length(tests)])
+        worse = [rate for rate in scores if rate > _best(scores) and scores[rate] >= start]
+        limit = f", and not at all from {min(worse):.3g} on" if worse else ""
+        return f"from {start:.4g} to {min(scores.values()):.4g}{limit}"
+
+    def __str__(self) -> str:
+        return self.explanation
+
+    def _repr_html_(self) -> str:
+        numbers = "".join(f"<tr><th>{name}</th><td>{getattr(self, name):.3g}</td></tr>"
+                          for name in ("lr", "final_lr", "gamma"))  # fmt: skip
+        text = html.escape(self.explanation).replace("\n", "<br>")
+        return f"<table>{numbers}</table><p>{text}</p>"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON has them; a loss that is not finite becomes None."""
+        values = asdict(self)
+        values["start"] = list(self.start)
+        values["notes"] = list(self.notes)
+        values["races"] = [
+            {**asdict(race), "losses": [loss if math.isfinite(loss) else None for loss in race.losses]}
+            for race in self.races
+        ]
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Suggestion:
+        """The suggestion that :meth:`to_dict` gave."""
+        known = {field.name for field in fields(cls)}
+        if set(values) != known:
+            raise ValueError(
+                f"fields {sorted(set(values) ^ known)}: a suggestion has exactly {', '.join(sorted(known))}"
+            )
+        races = tuple(
+            Race(**{**race, "losses": tuple(math.nan if loss is None else loss for loss in race["losses"])})
+            for race in values["races"]
+        )
+        given = {key: tuple(value) if isinstance(value, list) else value
+                 for key, value in (values["given"] or {}).items()}  # fmt: skip
+        return cls(**{**values, "races": races, "start": tuple(values["start"]), "notes": tuple(values["notes"]),
+                      "given": given})  # fmt: skip
+
+    def figure(self) -> Figure:
+        """Loss against rate for both kinds of races, with the choices marked. Needs matplotlib."""
+        figure: Figure = need("matplotlib.figure").Figure(figsize=(8, 3.2), layout="constrained")
+        for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
+            chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
+            for repeat in sorted({race.repeat for race in self.races}):
+                points = sorted((rate, loss) for rate, loss in self.scores(tests, repeat).items() if loss < 3 * start)
+                axes.plot(*zip(*points, strict=True), "o-", color="#0072B2", label=f"{_NAMES[tests]}, raced")
+            axes.axhline(start, color="#999999", linestyle=":", label="untrained")
+            axes.axvline(chosen, color="#D55E00", label=f"taken: {chosen:.3g}")
+            axes.set(xscale="log", xlabel=tests, ylabel=f"loss after {self.length(tests)} steps")
+            axes.legend()
+        return figure
+
+
+def _best(scores: Mapping[float, float]) -> float:
+    return min(scores, key=scores.__getitem__)

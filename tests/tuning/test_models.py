@@ -1,0 +1,134 @@
+"""The same call on models that are not in the lab, and on two processes."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dynabound import AdaBound
+from dynabound.tuning import suggest
+
+Case = tuple[nn.Module, Callable[[Any, Any], Tensor], list[Any]]
+
+
+class Transformer(nn.Module):
+    """Two encoder layers; the output layer is tied to the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(16, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True, norm_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.linear = nn.Linear(32, 16, bias=False)
+        self.linear.weight = self.embedding.weight
+
+    def forward(self, words: Tensor) -> Tensor:
+        out: Tensor = self.linear(self.encoder(self.embedding(words)))
+        return out
+
+
+def transformer() -> Case:
+    """Tell the word before each word."""
+    words = torch.randint(16, (60, 16, 12))
+    return Transformer(), lambda model, x: F.cross_entropy(model(x).flatten(0, 1), x.roll(1, 1).flatten()), list(words)
+
+
+def convolutions() -> Case:
+    """Tell the brightest quarter of an image."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 16, 4),
+    )  # fmt: skip
+    x = torch.randn(60, 32, 1, 8, 8)
+    y = F.avg_pool2d(x.flatten(0, 1), 4).flatten(1).argmax(1).view(60, 32)
+    return model, lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), list(zip(x, y, strict=True))
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(4, 32, batch_first=True)
+        self.linear = nn.Linear(32, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.linear(self.lstm(x)[0][:, -1])
+        return out
+
+
+def lstm() -> Case:
+    """Add up a sequence: the loss needs no labels."""
+    x = torch.randn(60, 32, 10, 4)
+    return Recurrent(), lambda model, batch: (model(batch) - batch.mean((1, 2))[:, None] * 3).square().mean(), list(x)
+
+
+def trained(case: Callable[[], Case], seed: int, steps: int, suggested: bool) -> float:
+    """The mean loss of the last tenth of a training, suggested or at the defaults."""
+    torch.manual_seed(seed)
+    model, loss, batches = case()
+    options: dict[str, Any] = suggest(model, loss, batches, steps).options if suggested else {}
+    optimizer = AdaBound(model.parameters(), **options)
+    losses = []
+    for step in range(steps):
+        value = loss(model, batches[step % len(batches)])
+        optimizer.zero_grad()
+        torch.autograd.backward(value)
+        optimizer.step()
+        losses.append(value.item())
+    return sum(losses[-steps // 10 :]) / (steps // 10)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:(lr|final_lr). the best rate")
+@pytest.mark.parametrize("case", [transformer, convolutions, lstm])
+def test_suggested_rates_beat_the_defaults(case: Callable[[], Case]) -> None:
+    """AdaBound's defaults are made for 200 epochs of CIFAR-10; here are 240 steps."""
+    results = [(trained(case, seed, 240, True), trained(case, seed, 240, False)) for seed in (0, 1)]
+    assert all(math.isfinite(ours) and ours < defaults for ours, defaults in results), results
+
+
+RANK = """
+import sys, torch
+from torch import distributed as dist, nn
+from torch.nn.parallel import DistributedDataParallel
+from dynabound.tuning import suggest
+
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.set_num_threads(1)
+dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)))
+generator = torch.Generator().manual_seed(rank)  # each rank has batches of its own
+batches = list(torch.randn(30, 16, 6, generator=generator))
+before = [tensor.clone() for tensor in model.state_dict().values()]
+found = suggest(model, lambda model, x: (model(x) - x.sum(1, True)).square().mean(), batches, steps=100)
+assert all(map(torch.equal, before, model.state_dict().values()))
+with open(f"{folder}/{rank}", "w") as file:
+    file.write(repr((found.lr, found.final_lr, found.cost, found.start, found.races)))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.processes
+def test_two_processes_get_the_same_answer(tmp_path: Path) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    processes = [
+        subprocess.Popen([sys.executable, "-W", "ignore", "-c", RANK, str(rank), str(tmp_path)], env=environment)
+        for rank in (0, 1)
+    ]
+    try:
+        assert [process.wait(timeout=240) for process in processes] == [0, 0]
+    finally:
+        for process in processes:
+            process.kill()
+    answers = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
+    assert answers[0] == answers[1]

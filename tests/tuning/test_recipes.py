@@ -1,0 +1,60 @@
+"""final_lr from a known rate of SGD or Adam, held against what those optimizers do."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dynabound import AdaBound
+from dynabound.tuning import final_lr_from_adam, final_lr_from_sgd
+
+
+@pytest.mark.parametrize(("momentum", "dampening"), [(0.9, 0.0), (0.9, 0.9), (0.5, 0.25), (0.0, 0.0)])
+def test_the_same_steps_as_sgd(momentum: float, dampening: float) -> None:
+    """Under a constant gradient both settle at the same step."""
+    theirs, ours = nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))
+    sgd = torch.optim.SGD([theirs], lr=0.1, momentum=momentum, dampening=dampening)
+    final_lr = final_lr_from_sgd(0.1, momentum, dampening)
+    bound = AdaBound([ours], betas=(momentum, 0.999), final_lr=final_lr, bounds=("constant", 1.0, 1.0))
+    for _ in range(300):
+        before = theirs.item(), ours.item()
+        theirs.grad, ours.grad = torch.ones(1), torch.ones(1)
+        sgd.step()
+        bound.step()
+    assert theirs.item() - before[0] == pytest.approx(ours.item() - before[1], rel=1e-4)
+
+
+def test_the_same_first_order_decrease_as_adam() -> None:
+    """With v = g² one step of Adam lowers the loss by α·Σ|g|, and one of SGD by α*·Σg²."""
+    torch.manual_seed(0)
+    first, second = nn.Parameter(torch.zeros(5)), nn.Parameter(torch.zeros(2, 3))
+    adam = torch.optim.Adam([{"params": first}, {"params": second, "lr": 0.03}], lr=0.01, eps=1e-12)
+    first.grad, second.grad = torch.randn(5), torch.randn(2, 3)
+    adam.step()
+    decrease = 0.01 * first.grad.abs().sum() + 0.03 * second.grad.abs().sum()
+    energy = first.grad.square().sum() + second.grad.square().sum()
+    assert final_lr_from_adam(adam) == pytest.approx((decrease / energy).item(), rel=1e-5)
+
+
+def test_elements_that_never_had_a_gradient_do_not_count() -> None:
+    weight = nn.Parameter(torch.zeros(2))
+    adam = torch.optim.Adam([weight], lr=0.01, eps=0)
+    weight.grad = torch.tensor([2.0, 0.0])
+    adam.step()
+    assert final_lr_from_adam(adam) == pytest.approx(0.005)
+
+
+def test_errors() -> None:
+    with pytest.raises(ValueError, match=r"momentum=1.0: must be in \[0, 1\)"):
+        final_lr_from_sgd(0.1, 1.0)
+    with pytest.raises(ValueError, match="lr=0"):
+        final_lr_from_sgd(0)
+    with pytest.raises(ValueError, match="dampening=-1"):
+        final_lr_from_sgd(0.1, 0.9, -1)
+    with pytest.raises(ValueError, match="lr=inf"):
+        final_lr_from_sgd(math.inf)
+    with pytest.raises(ValueError, match="optimizer=Adam: its state must hold"):
+        final_lr_from_adam(torch.optim.Adam([nn.Parameter(torch.zeros(1))]))

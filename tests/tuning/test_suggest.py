@@ -1,0 +1,359 @@
+"""suggest: known answers, exact restoration, told errors, and models that are not in the lab."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import random
+import warnings
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dynabound import AdaBound, AMSBound
+from dynabound.tuning import SuggestError, Suggestion, suggest
+
+
+def regression(seed: int = 0, number: int = 40) -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.Linear(10, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.1), nn.Linear(16, 1))
+    weight = torch.randn(10, 1)
+    return model, [(x, (x @ weight).tanh()) for x in torch.randn(number, 32, 10)]
+
+
+def examples(batches: list[tuple[Tensor, Tensor]]) -> Any:
+    return [example for x, y in batches for example in zip(x, y, strict=True)]
+
+
+def mse(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    return F.mse_loss(model(batch[0]), batch[1])
+
+
+@pytest.fixture(scope="module")
+def found() -> Suggestion:
+    model, batches = regression()
+    return suggest(model, mse, batches, steps=280)
+
+
+# --- known answers -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("curvature", [0.01, 1.0, 100.0])
+def test_final_lr_follows_the_curvature_of_a_quadratic(curvature: float) -> None:
+    """On L/2·|x|² averaged momentum is stable below 2(1+β)/(1−β)/L; slower than 1/(100 L) it learns nothing."""
+
+    class Point(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = nn.Parameter(torch.full((4,), 3.0))
+
+    def loss(model: Point, scale: Tensor) -> Tensor:
+        return scale * 0.5 * curvature * model.x.square().sum()
+
+    batches = torch.linspace(0.9, 1.1, 50)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the best rate may lie at the end of the few that 4 races reach
+        found = suggest(Point(), loss, batches, steps=600)
+    assert 0.01 / curvature < found.final_lr < 2 * 1.9 / 0.1 / curvature
+
+
+def test_rates_scale_as_they_must_with_the_loss() -> None:
+    """A loss times 100 leaves Adam's rate as it is (but for eps) and divides SGD's by 100."""
+    model, batches = regression()
+    plain = suggest(model, mse, batches, steps=280, eps=1e-30)
+    scaled = suggest(model, lambda model, batch: 100 * mse(model, batch), batches, steps=280, eps=1e-30)
+    assert scaled.lr == pytest.approx(plain.lr, rel=0.05)
+    assert scaled.final_lr * 100 == pytest.approx(plain.final_lr, rel=0.05)
+
+
+def test_cost_is_at_most_the_training_and_600_steps(found: Suggestion) -> None:
+    assert found.cost == sum(len(race.losses) for race in found.races) <= 280
+    model, batches = regression()
+    seen: list[tuple[int, int]] = []
+    long = suggest(model, mse, batches, steps=50_000, progress=lambda done, most: seen.append((done, most)))
+    assert long.cost <= 600
+    assert seen == [(number, 600) for number in range(1, long.cost + 1)]
+
+
+def test_all_races_start_alike(found: Suggestion) -> None:
+    """Same weights, batches and dropout: the first losses are equal, bit for bit."""
+    assert {race.losses[0] for race in found.races} == {found.start[0]}
+
+
+def test_same_seed_same_answer() -> None:
+    model, batches = regression()
+    loader: Any = torch.utils.data.DataLoader(examples(batches), 32, shuffle=True)
+    answers = [suggest(model, mse, loader, steps=100, seed=seed) for seed in (1, 1, 2)]
+    assert answers[0] == answers[1]
+    assert answers[0].start != answers[2].start
+
+
+def test_gamma_closes_the_bounds_in_a_tenth_of_the_training(found: Suggestion) -> None:
+    from dynabound.bounds import evaluate
+
+    lower, upper = evaluate("harmonic", found.gamma, step=28)
+    assert lower == pytest.approx(0.5, rel=0.01)
+    assert upper == pytest.approx(2.0, rel=0.01)
+
+
+def test_repeats_use_other_batches() -> None:
+    model, batches = regression(number=60)
+    found = suggest(model, mse, batches, steps=100, repeats=2)
+    assert {race.repeat for race in found.races} == {0, 1}
+    assert len(set(found.start)) == len(found.start) == 50
+    assert found.cost <= 200
+
+
+def test_options_are_the_optimizer_s(found: Suggestion) -> None:
+    model, batches = regression()
+    ams = suggest(model, mse, batches, steps=100, amsbound=True, betas=(0.8, 0.99), weight_decay=0.1, eps=1e-6)
+    group = AMSBound(model.parameters(), **ams.options).param_groups[0]
+    assert (group["lr"], group["final_lr"], group["gamma"]) == (ams.lr, ams.final_lr, ams.gamma)
+    assert (group["betas"], group["weight_decay"], group["eps"]) == ((0.8, 0.99), 0.1, 1e-6)
+    AdaBound(model.parameters(), **found.options)
+
+
+# --- restoration -------------------------------------------------------------------------------------------------
+
+
+def state(model: nn.Module) -> list[Any]:
+    tensors = [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
+    grads = [None if param.grad is None else param.grad.clone() for param in model.parameters()]
+    flags = [param.requires_grad for param in model.parameters()] + [module.training for module in model.modules()]
+    return [tensors, grads, flags, torch.get_rng_state(), random.getstate()]
+
+
+def assert_same(model: nn.Module, before: list[Any]) -> None:
+    tensors, grads, flags, generator, python = state(model)
+    assert all(map(torch.equal, tensors, before[0]))
+    for grad, old in zip(grads, before[1], strict=True):
+        assert (grad is None and old is None) or torch.equal(grad, old)
+    assert flags == before[2]
+    assert torch.equal(generator, before[3])
+    assert python == before[4]
+
+
+def prepared() -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
+    """A model in the midst of something: gradients, one frozen parameter, one layer in evaluation mode."""
+    model, batches = regression()
+    mse(model, batches[0]).backward()
+    model[0].bias.requires_grad_(False)
+    model[0].bias.grad = None
+    model[1].eval()
+    return model, batches
+
+
+def test_the_model_is_left_exactly_as_it_was() -> None:
+    model, batches = prepared()
+    grads = [param.grad for param in model.parameters()]
+    before = state(model)
+    suggest(model, mse, batches, steps=100)
+    assert_same(model, before)
+    assert all(param.grad is grad for param, grad in zip(model.parameters(), grads, strict=True))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+@pytest.mark.parametrize("call", [1, 30, 60])
+def test_also_if_it_is_interrupted(error: type[BaseException], call: int) -> None:
+    model, batches = prepared()
+    before = state(model)
+    calls = itertools.count(1)
+
+    def interrupted(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        random.random()
+        if next(calls) == call:
+            model.eval()
+            for param in model.parameters():
+                param.requires_grad_(False)
+            raise error
+        return mse(model, batch)
+
+    with pytest.raises(error):
+        suggest(model, interrupted, batches, steps=100)
+    assert_same(model, before)
+
+
+def test_a_model_in_evaluation_mode_is_trained_and_put_back() -> None:
+    model, batches = regression()
+    model.eval()
+    modes = set()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        modes.add(model.training)
+        return mse(model, batch)
+
+    suggest(model, loss, batches, steps=100)
+    assert modes == {True}
+    assert not any(module.training for module in model.modules())
+
+
+def test_a_loader_s_own_generator_is_restored() -> None:
+    model, batches = regression()
+    generator = torch.Generator().manual_seed(3)
+    loader: Any = torch.utils.data.DataLoader(examples(batches), 32, shuffle=True, generator=generator)
+    before = loader.generator.get_state()
+    suggest(model, mse, loader, steps=100)
+    assert torch.equal(loader.generator.get_state(), before)
+
+
+def test_a_buffer_that_is_replaced_is_restored() -> None:
+    class Counting(nn.Module):
+        seen: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+            self.linear = nn.Linear(10, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.seen = self.seen + 1
+            out: Tensor = self.linear(x)
+            return out
+
+    model = Counting()
+    buffer = model.seen
+    suggest(model, mse, regression()[1], steps=100)
+    assert model.seen is buffer
+    assert buffer.item() == 0
+
+
+def test_only_one_copy_of_what_is_trained() -> None:
+    """Frozen parameters are not copied: their storage would be the larger part of a fine-tuned model."""
+    from dynabound.tuning.snapshot import Snapshot
+
+    model, _ = regression()
+    snapshot = Snapshot(model, [model[4].weight], None)
+    copied = sum(copy.numel() for _, copy in snapshot._copies)
+    assert copied == model[4].weight.numel() + sum(buffer.numel() for buffer in model.buffers())
+
+
+# --- errors ------------------------------------------------------------------------------------------------------
+
+
+def test_errors_are_told() -> None:
+    model, batches = regression()
+    zero = torch.zeros((), requires_grad=True)
+    cases: list[tuple[Any, type[Exception], str]] = [
+        (dict(steps=83), ValueError, "steps=83: must be >= 84"),
+        (dict(budget=10), ValueError, "budget=10: must be >= 84"),
+        (dict(repeats=0), ValueError, "repeats=0"),
+        (dict(batches=batches[:4]), ValueError, "batches: has 4; must have at least 5"),
+        (dict(learning_rate=1), TypeError, "learning_rate=1: suggest takes the options betas"),
+        (dict(params=[{"params": model.parameters(), "lr": 1.0}]), ValueError, "a group sets lr=1.0"),
+        (dict(params=[]), ValueError, "at least one parameter"),
+        (dict(loss=lambda model, batch: model(batch[0])), TypeError, r"returned \(32, 1\)"),
+        (dict(loss=lambda model, batch: 1.0), TypeError, "returned float"),
+        (dict(loss=lambda model, batch: mse(model, batch) * math.nan), SuggestError, "loss=nan before training"),
+        (dict(loss=lambda model, batch: batch[0].sum()), SuggestError, "does not depend on the parameters"),
+        (dict(loss=lambda model, batch: zero + 1), SuggestError, "does not depend on params"),
+    ]
+    for changes, kind, message in cases:
+        arguments = dict(loss=mse, batches=batches, steps=100) | changes
+        with pytest.raises(kind, match=message):
+            suggest(model, **arguments)
+
+
+def test_a_loss_that_never_falls_is_told() -> None:
+    """The targets are noise that the inputs say nothing about, and the model already predicts their mean."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    batches = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(50)]
+    with pytest.raises(SuggestError, match="the loss never falls"):
+        suggest(model, mse, batches, steps=100)
+
+
+def test_a_spoilt_recurrent_state_is_told_and_reset_is_the_remedy() -> None:
+    """A carried state that becomes NaN in one race would make all later ones NaN."""
+    model, batches = regression()
+    carried, calls = 0.0, itertools.count()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        nonlocal carried
+        carried = math.nan if next(calls) == 40 else carried  # in the third race
+        return mse(model, batch) + carried
+
+    def reset() -> None:
+        nonlocal carried
+        carried = 0.0
+
+    with pytest.raises(SuggestError, match="pass reset="):
+        suggest(model, loss, batches, steps=100)
+    reset()
+    calls = itertools.count()
+    stopped = [
+        race for race in suggest(model, loss, batches, steps=100, reset=reset).races if math.isnan(race.losses[-1])
+    ]
+    assert len(stopped) == 1
+
+
+# --- kinds of parameters -----------------------------------------------------------------------------------------
+
+
+def test_param_groups_frozen_and_named_parameters() -> None:
+    model, batches = regression()
+    model[0].weight.requires_grad_(False)
+    groups = [{"params": model[4].parameters(), "weight_decay": 0.1}, {"params": model[1].weight}]
+    assert suggest(model, mse, batches, steps=100, params=groups).lr > 0
+    assert suggest(model, mse, batches, steps=100, params=model[4].named_parameters()).lr > 0
+
+
+def test_gradients_are_clipped() -> None:
+    """Adam and SGD of clipped gradients: with a tiny norm SGD needs a larger rate."""
+    model, batches = regression()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        free, clipped = (suggest(model, mse, batches, steps=280, clip=clip, eps=1e-30) for clip in (None, 1e-3))
+    assert clipped.final_lr > 10 * free.final_lr
+
+
+def test_autocast() -> None:
+    model, batches = regression()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return mse(model, batch)
+
+    assert suggest(model, loss, batches, steps=280).lr == pytest.approx(
+        suggest(model, mse, batches, steps=280).lr, rel=0.5
+    )
+
+
+# --- the result --------------------------------------------------------------------------------------------------
+
+
+def test_json_round_trip(found: Suggestion) -> None:
+    assert Suggestion.from_dict(json.loads(json.dumps(found.to_dict(), allow_nan=False))) == found
+    with pytest.raises(ValueError, match="fields"):
+        Suggestion.from_dict({"lr": 1.0})
+
+
+def test_a_race_that_diverged_survives_json(found: Suggestion) -> None:
+    from dataclasses import replace
+
+    from dynabound.tuning import Race
+
+    broken = replace(found, races=(*found.races, Race("lr", 99.0, (1.0, math.inf))))
+    again = Suggestion.from_dict(json.loads(json.dumps(broken.to_dict(), allow_nan=False)))
+    assert again.scores("lr")[99.0] == math.inf
+
+
+def test_text_tells_each_number(found: Suggestion) -> None:
+    text = str(found)
+    for name in ("lr", "final_lr", "gamma"):
+        assert f"{name} = {getattr(found, name):.3g}" in text
+    assert f"Cost: {found.cost} training steps" in text
+    assert f"<td>{found.lr:.3g}</td>" in found._repr_html_()
+
+
+def test_figure_marks_the_choices(found: Suggestion) -> None:
+    pytest.importorskip("matplotlib")
+    axes = found.figure().axes
+    assert [one.get_xlabel() for one in axes] == ["lr", "final_lr"]
+    for one, chosen in zip(axes, (found.lr, found.final_lr), strict=True):
+        assert any(line.get_xdata()[0] == chosen for line in one.lines)
