@@ -12,7 +12,6 @@ from torch._dynamo.testing import CompileCounter
 from dynabound import AdaBound, AMSBound
 from helpers.cases import backends
 
-
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
