@@ -4,7 +4,10 @@ BIN := .venv/bin
 INPUTS := pyproject.toml setup.py constraints.txt src/dynabound/optim/_kernel.c
 FAST := not slow and not processes and not ray and not browser and not compile
 
-.PHONY: demo check test bench lint integrations clean
+TWINS := .venv-twins/bin
+SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+
+.PHONY: demo check test twins integrations sanitize bench lint clean
 
 demo: .venv/.lab
 	$(BIN)/dynabound reproduce --scale demo --out demo
@@ -15,6 +18,12 @@ check: lint
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# JAX, Optax and Keras with its three backends have an environment of their own, and a process for each backend.
+twins: .venv-twins/.ready
+	$(TWINS)/python -m pytest tests/twins
+	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(TWINS)/python -m pytest -W "ignore:__array__ implementation:DeprecationWarning" \
+		src/dynabound/optax src/dynabound/keras docs/optax.md docs/keras.md
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step.py
@@ -37,6 +46,14 @@ integrations: .venv-integrations/.ready
 		--target .venv-integrations/torchvision torchvision
 	touch $@
 
+# The optimizers' tests with a kernel built for the address and undefined-behaviour sanitizers (Linux, GCC).
+sanitize: .venv/.dev
+	rm -rf .sanitize && mkdir .sanitize && cp -r src/dynabound .sanitize/ && rm -f .sanitize/dynabound/optim/*.so
+	CC=gcc CFLAGS="-g $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" DYNABOUND_REQUIRE_KERNEL=1 \
+	  $(BIN)/python setup.py -q build_ext --force --build-lib .sanitize --build-temp .sanitize/temp
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
+	  PYTHONPATH=.sanitize $(BIN)/python -m pytest tests/optim -m "not processes and not compile"
+
 .venv/.lab: $(INPUTS)
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[lab]"
@@ -47,5 +64,10 @@ integrations: .venv-integrations/.ready
 	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
 	touch $@ .venv/.lab
 
+.venv-twins/.ready: $(INPUTS) constraints-twins.txt
+	$(PYTHON) -m venv .venv-twins
+	$(TWINS)/pip install --quiet -c constraints.txt -c constraints-twins.txt -e ".[twins]"
+	touch $@
+
 clean:
-	rm -rf .venv .venv-* build dist demo src/dynabound.egg-info src/dynabound/optim/*.so
+	rm -rf .venv .venv-* .sanitize build dist demo src/dynabound.egg-info src/dynabound/optim/*.so

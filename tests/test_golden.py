@@ -33,7 +33,7 @@ def test_runs_keep_their_names(entry):
     assert RunSpec.from_dict(entry["fields"]).name == entry["name"]
 
 
-@pytest.mark.parametrize("kind", ["plain", "sharded"])
+@pytest.mark.parametrize("kind", ["plain", pytest.param("sharded", marks=pytest.mark.processes)])
 def test_stored_runs_resume(kind, tmp_path):
     shutil.copytree(GOLDEN / kind, tmp_path / kind)
     spec = RunSpec(**RESUMED[kind])
@@ -101,6 +101,7 @@ def output(*arguments):
     return json.loads(subprocess.check_output([sys.executable, "-m", "dynabound", *arguments]))
 
 
+@pytest.mark.processes
 def test_json_output_keeps_its_keys():
     keys = load("json_keys.json")
     show = output("runs", "show", RunSpec(**RESUMED["plain"]).name, "--out", str(GOLDEN / "plain"), "--json")

@@ -22,19 +22,16 @@ string and numbers, so that it can live in a param group and in a checkpoint:
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-import torch
-from torch import Tensor
-
 from dynabound._html import html_table
 
 __all__ = ["FAMILIES", "Bounds", "Certificate", "certificate", "check", "evaluate"]
 
-Scalar: TypeAlias = "float | Tensor"
 BoundFunction: TypeAlias = "Callable[[Any], tuple[Any, Any]]"
 Bounds: TypeAlias = "str | tuple[str, float, float] | BoundFunction"
 """A family's name, ``("constant", lower, upper)``, or a callable ``step -> (lower, upper)``."""
@@ -47,13 +44,32 @@ def _harmonic(x: Any) -> tuple[Any, Any]:
 
 
 def _exponential(x: Any) -> tuple[Any, Any]:
-    lower = -torch.expm1(-x) if isinstance(x, Tensor) else -math.expm1(-x)
+    lower = -_expm1(-x)
     return lower, 1 / lower
 
 
 def _linear(x: Any) -> tuple[Any, Any]:
-    lower = x.clamp(max=1) if isinstance(x, Tensor) else min(1.0, x)
+    lower = _at_most_1(x)
     return lower, 1 / lower
+
+
+def _expm1(x: Any) -> Any:
+    if isinstance(x, Real):
+        return math.expm1(x)
+    return x.expm1() if hasattr(x, "expm1") else _functions(x).expm1(x)
+
+
+def _at_most_1(x: Any) -> Any:
+    if isinstance(x, Real):
+        return min(1.0, x)
+    return x.clamp(max=1) if hasattr(x, "clamp") else _functions(x).minimum(x, 1)
+
+
+def _functions(x: Any) -> Any:
+    """The array functions of NumPy, JAX or TensorFlow, whichever ``x`` is of. A torch tensor has them as methods."""
+    if hasattr(x, "__array_namespace__"):
+        return x.__array_namespace__()
+    return sys.modules["tensorflow"].math  # TensorFlow has no __array_namespace__; it is loaded, or there were no x
 
 
 _GAMMA_FAMILIES = {"harmonic": _harmonic, "exponential": _exponential, "linear": _linear}
@@ -88,10 +104,11 @@ def check(bounds: Any) -> None:
         raise ValueError(f"bounds={bounds!r}: {allowed}")
 
 
-def evaluate(bounds: Bounds, gamma: float, step: int | Tensor) -> tuple[Any, Any]:
+def evaluate(bounds: Bounds, gamma: Any, step: Any) -> tuple[Any, Any]:
     """The lower and upper bound at ``step`` (counted from 1), as multiples of the final learning rate.
 
-    With a tensor step the result is tensors, so that it can be captured in a graph.
+    ``gamma`` and ``step`` are numbers, or arrays or tensors of torch, JAX, TensorFlow or NumPy; the result is of the
+    same kind, so that it can be captured in a graph.
 
     >>> evaluate("linear", gamma=0.1, step=20)
     (1.0, 1.0)
@@ -103,7 +120,8 @@ def evaluate(bounds: Bounds, gamma: float, step: int | Tensor) -> tuple[Any, Any
     if not callable(bounds):
         return bounds[1], bounds[2]
     lower, upper = bounds(step)
-    if not any(isinstance(value, Tensor) for value in (step, lower, upper)) and not 0 <= lower <= upper:
+    # What is traced or lives on an accelerator has no value to look at.
+    if all(isinstance(value, Real) for value in (step, lower, upper)) and not 0 <= lower <= upper:
         raise ValueError(
             f"bounds({step}) returned ({lower}, {upper}): a bound function must return 0 <= lower <= upper"
         )

@@ -44,6 +44,7 @@ def test_version_and_help():
     assert "fused Adam" in run("bench", "--help").output
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_version_and_help_load_neither_torch_nor_the_lab_nor_ray(option):
     code = f"""import sys; sys.argv = ['dynabound', '{option}']
@@ -99,6 +100,7 @@ def test_bench_refuses_unknown_work():
     assert "resnet34, small, large" in result.output.replace("\n", " ")
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("module", ["typer", "rich"])
 def test_a_missing_extra_names_the_pip_command(module):
     code = f"import sys; sys.modules['{module}'] = None; sys.argv[1:] = ['runs']; "

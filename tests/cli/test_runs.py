@@ -68,7 +68,7 @@ def test_divergence_is_no_error(dynabound):
         (["train", "digits", "--opt=gama=1"], "did you mean gamma"),
         (["train", "mnist"], "dynabound data fetch mnist"),
         (["train", "--resume=abc"], "no run matches"),
-        (["train", "digits", "--out=/dev/null/x"], "cannot be written (Not a directory)"),
+        (["train", "digits", "--out=/dev/null/x"], "cannot be written (/dev/null is not a folder)"),
         (["train", "digits", "--device=cuda:99"], "device='cuda:99'"),
         (["runs", "show", "abc"], "no run matches"),
         (["runs", "remove", "abc"], "no run matches"),

@@ -11,7 +11,7 @@ from dynabound.cli import app
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost as estimate
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.search import GRIDS, Grid
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid
 
 
 def run(*arguments):
@@ -54,7 +54,7 @@ def test_dry_run_at_paper_scale_names_its_assumptions(tmp_path, monkeypatch):
 
 
 def test_tune_reports_the_best_setting(tmp_path):
-    arguments = ["--optimizer", "adagrad", "--optimizer", "adabound", "--hidden", "4", "--epochs", "1",
+    arguments = ["--optimizer", "adagrad", "--optimizer", "rmsprop", "--hidden", "4", "--epochs", "1",
                  "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments, "--json")
     assert result.exit_code == 0, result.output
@@ -62,8 +62,8 @@ def test_tune_reports_the_best_setting(tmp_path):
     best = min(told["adagrad"]["tried"], key=lambda row: row["train_loss"])
     assert told["adagrad"]["best"]["lr"] == best["lr"]
     assert {row["state"] for row in told["adagrad"]["tried"]} == {"finished"}
-    assert told["adabound"]["tried"] == []
-    assert (told["adabound"]["test"]["states"], told["adabound"]["test"]["std"]) == (["finished"], None)
+    assert told["rmsprop"]["tried"] == []
+    assert (told["rmsprop"]["test"]["states"], told["rmsprop"]["test"]["std"]) == (["finished"], None)
     assert "its defaults are used" in run("tune", "digits", *arguments).stdout
 
 
@@ -83,13 +83,13 @@ def test_tune_reports_the_standard_deviation_over_seeds(tmp_path):
 
 
 def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch):
-    monkeypatch.setitem(GRIDS, "helpers.deadly:Raises", Grid((0.01, 0.1, 1.0)))
-    arguments = ["--optimizer", "helpers.deadly:Raises", "--hidden", "4", "--epochs", "1", "--examples", "64",
+    monkeypatch.setitem(TUNE_GRIDS, "helpers.deadly:RaisesLater", Grid((0.01, 0.1, 1.0)))
+    arguments = ["--optimizer", "helpers.deadly:RaisesLater", "--hidden", "4", "--epochs", "1", "--examples", "128",
                  "--jobs", "2", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments, "--json")
     assert result.exit_code == 1
     assert "3 runs failed; run the same command again to retry them" in result.stderr
-    told = json.loads(result.stdout)["helpers.deadly:Raises"]
+    told = json.loads(result.stdout)["helpers.deadly:RaisesLater"]
     assert [(row["state"], row["train_loss"]) for row in told["tried"]] == [("failed", None)] * 3
     assert (told["best"], told["test"]) == (None, None)
     assert len(Store(tmp_path / "runs").runs()) == 3, "there is no winner to be run again"
@@ -99,7 +99,7 @@ def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch)
 
 
 def test_tune_reports_diverged_runs(tmp_path, monkeypatch):
-    monkeypatch.setitem(GRIDS, "sgd", Grid((0.001, 0.01, 1e30)))
+    monkeypatch.setitem(TUNE_GRIDS, "sgd", Grid((0.001, 0.01, 1e30)))
     arguments = ["--optimizer", "sgd", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
                  "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments)

@@ -37,6 +37,16 @@ class Raises(torch.optim.SGD):
         raise RuntimeError("<b>no</b> & never")
 
 
+class RaisesLater(torch.optim.SGD):
+    """Raises at its second step."""
+
+    def step(self, closure=None):
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps == 2:
+            raise RuntimeError("<b>no</b> & never")
+        return super().step(closure)
+
+
 class RankDies(torch.optim.SGD):
     """Kills its process at the first step if that is rank 1."""
 

@@ -52,3 +52,20 @@ def quiet_place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def local_ray():
+    """A Ray of one worker of our own, whatever else runs on this machine."""
+    ray = pytest.importorskip("ray")
+    pytest.importorskip("ray.tune")
+    paths = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    ray.init(
+        address="local",
+        num_cpus=1,
+        include_dashboard=False,
+        log_to_driver=False,
+        runtime_env={"env_vars": {"PYTHONPATH": paths}},
+    )
+    yield ray
+    ray.shutdown()

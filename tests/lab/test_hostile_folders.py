@@ -152,6 +152,7 @@ def test_temporary_names_cannot_be_guessed_or_shared(tmp_path, monkeypatch):
     assert all("1.tmp" not in Path(name).name.split(".file.")[-1].split(".")[0] for name in names)
 
 
+@pytest.mark.processes
 def test_training_runs_no_program_of_the_working_directory(tmp_path, monkeypatch):
     """Git runs what the configuration of a repository names, and anyone may have written that."""
     subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
@@ -164,6 +165,7 @@ def test_training_runs_no_program_of_the_working_directory(tmp_path, monkeypatch
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.processes
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() != 0, reason="only root can become someone else")
 def test_a_reader_without_write_permission_sees_a_running_run(tmp_path):
     run = train(SPEC, Store(tmp_path), stop=lambda: True).run

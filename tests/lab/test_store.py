@@ -81,6 +81,7 @@ def test_truncated_metrics_of_a_finished_run_come_from_its_checkpoint(tmp_path, 
     assert numbers(result.run.metrics()) == numbers(result.metrics)
 
 
+@pytest.mark.processes
 def test_two_processes_never_train_the_same_run(tmp_path):
     held, release = worker.CONTEXT.Event(), worker.CONTEXT.Event()
     other = worker.start(worker.hold_lock, FIELDS, str(tmp_path), held, release)
@@ -115,6 +116,7 @@ def test_a_file_system_without_locks_is_an_error_and_not_a_lock_to_wait_for(tmp_
     assert not isinstance(caught.value, LockedError)
 
 
+@pytest.mark.processes
 def test_a_dead_owners_lock_is_taken_over(tmp_path):
     held, release = worker.CONTEXT.Event(), worker.CONTEXT.Event()
     other = worker.start(worker.hold_lock, FIELDS, str(tmp_path), held, release)

@@ -268,7 +268,7 @@ def test_a_picture_says_which_regrets_it_cannot_show(theorem_1, theorem_2):
     assert min(theorem_2.data["adam_units"]["10"]) < 0
     figures = {name: draw(demo) for name, demo in (("theorem-1", theorem_1), ("theorem-2", theorem_2))}
     texts = {name: [text.get_text() for axes in figure.axes for text in axes.texts] for name, figure in figures.items()}
-    assert "not shown where it is negative or below 1e-06: Adam, α = 10" in texts["theorem-2"]
+    assert "not shown where it is negative or below 1e-06: Adam, α = 1; Adam, α = 10" in texts["theorem-2"]
     assert not any("negative" in text for text in texts["theorem-1"])  # nothing is below its floor
 
 
@@ -292,6 +292,7 @@ def python(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
 
+@pytest.mark.processes
 def test_a_missing_extra_is_named():
     hide = "import sys; sys.modules['numba'] = None; "
     failed = python(hide + "import dynabound.theory")
@@ -300,6 +301,7 @@ def test_a_missing_extra_is_named():
     assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('lab')}"
 
 
+@pytest.mark.processes
 def test_the_core_does_not_import_the_lab():
     loaded = python("import sys, dynabound; print({'numba', 'matplotlib', 'rich', 'typer'} & set(sys.modules))")
     assert loaded.stdout.strip() == "set()"

@@ -15,6 +15,7 @@ from rich.table import Table
 from dynabound import bench as benchmark
 from dynabound._files import write_whole
 from dynabound.cli import tables
+from dynabound.cli.checks import check_threads
 from dynabound.cli.errors import check_folder
 from dynabound.cli.options import Json, examples, one_of
 
@@ -41,6 +42,7 @@ def bench(
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: must be among {', '.join(benchmark.WORKS)}")
     if out:
         check_folder(out)
+    check_threads(threads)
     if threads:
         torch.set_num_threads(threads)
     results = _measure(work or list(benchmark.WORKS), repetitions, quiet=as_json)

@@ -10,6 +10,7 @@ import typer
 from dynabound.bounds import FAMILIES
 from dynabound.cli.errors import check_folder
 from dynabound.cli.options import Json, examples, one_of
+from dynabound.cli.tables import echo
 from dynabound.lens import forecast
 
 __all__ = ["bounds"]
@@ -33,4 +34,4 @@ def bounds(
     if out is not None:
         check_folder(out)
         result.save(out)
-    typer.echo(result.json() if as_json else result.text(certificate))
+    echo(result.json() if as_json else result.text(certificate))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import sys
@@ -17,7 +18,16 @@ import typer
 
 from dynabound import _extras
 
-__all__ = ["CommandError", "check_folder", "exit_on_interrupt", "one_line", "printable", "stop_signals"]
+__all__ = [
+    "CommandError",
+    "allow_interrupt",
+    "check_folder",
+    "exit_on_interrupt",
+    "log_to_stderr",
+    "one_line",
+    "printable",
+    "stop_signals",
+]
 
 
 class CommandError(Exception):
@@ -54,7 +64,7 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 
 def _say(message: str) -> None:
-    typer.echo(f"dynabound: {printable(message)}", err=True)
+    print(f"dynabound: {printable(message)}", file=sys.stderr, flush=True)
 
 
 def _explain(error: Exception) -> str:
@@ -75,8 +85,9 @@ def _report(error: Exception) -> str:
     text = f"{type(error).__name__}: {error}".partition("\n")[0]
     command = " ".join(sys.argv)
     try:
-        with tempfile.NamedTemporaryFile("w", prefix="dynabound-error-", suffix=".txt", delete=False) as file:
-            file.write(f"{command}\n\n{''.join(traceback.format_exception(error))}")
+        with tempfile.NamedTemporaryFile("wb", prefix="dynabound-error-", suffix=".txt", delete=False) as file:
+            report = f"{command}\n\n{''.join(traceback.format_exception(error))}"
+            file.write(report.encode(errors="backslashreplace"))
     except OSError:
         return f"internal error: {text}; the traceback could not be written"
     return f"internal error: {text}; the traceback is in {file.name}: please attach it to a report{_tracker()}"
@@ -90,6 +101,18 @@ def _tracker() -> str:
             if label.lower() in ("issues", "bug tracker"):
                 return f" at {address}"
     return ""
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
+def log_to_stderr() -> None:
+    """Print dynabound's warnings on standard error, with terminal escapes made visible."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine("dynabound: %(message)s"))
+    logging.getLogger("dynabound").addHandler(handler)
 
 
 def check_folder(folder: Path, option: str = "--out") -> None:

@@ -93,7 +93,7 @@ class Fields:
     def _parameter(self, spec: Field[Any]) -> inspect.Parameter:
         kind = _KINDS.get(str(spec.type).removesuffix(" | None"), list[str])
         argument = spec.default is MISSING and spec.default_factory is MISSING
-        about = {key: spec.metadata[key] for key in ("help", "min", "envvar") if key in spec.metadata}
+        about = {key: spec.metadata[key] for key in ("help", "min", "max", "envvar") if key in spec.metadata}
         if spec.metadata.get("choices"):
             about |= one_of(spec.metadata["choices"], about["help"], argument=argument)
         about |= {"help": _with_default(about["help"], spec), "show_default": False}
@@ -159,12 +159,14 @@ class EngineOptions:
     """Where a study's runs are trained."""
 
     engine: str = _option("local", "Where to train: on this machine, or on a Ray cluster.", choices=("local", "ray"))
-    jobs: int | None = _option(None, "Runs at the same time.", min=1, default="one per core, or per GPU")
+    jobs: int | None = _option(None, "Runs at the same time.", min=1, max=1024, default="one per core, or per GPU")
     address: str | None = _option(
         None, "Ray cluster: auto, host:port or ray://host:port.", default="start Ray on this machine"
     )
-    cpus_per_run: int | None = _option(None, "CPU cores, and threads, of a run on Ray.", min=1, default="1 per rank")
+    cpus_per_run: int | None = _option(
+        None, "CPU cores, and threads, of a run on Ray.", min=1, max=4096, default="1 per rank"
+    )
     gpus_per_run: float | None = _option(None, "GPUs of a run on Ray.", min=0.0, default="1 per rank on cuda")
-    ranks_per_run: int | None = _option(None, "Processes that train one run on Ray.", min=1, default="1")
+    ranks_per_run: int | None = _option(None, "Processes that train one run on Ray.", min=1, max=1024, default="1")
     data_dir: Path | None = field(default=None, metadata={"help": _DATA_DIR, "envvar": "DYNABOUND_DATA"})
     device: str = _option("cpu", "Device to train on.", choices=DEVICES)

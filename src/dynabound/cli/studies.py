@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
 from dynabound.cli.errors import CommandError
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.progress import board
@@ -30,7 +31,7 @@ from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import losses, read
 from dynabound.lab.studies.recipes import STUDIES, Study, choose, seeded
-from dynabound.lab.studies.search import GRIDS, Loss, Search, search
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search
 
 __all__ = ["report", "reproduce", "tune"]
 
@@ -55,7 +56,7 @@ def reproduce(
     plan: Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")] = False,
     workers: Annotated[
         list[int] | None,
-        typer.Option(metavar="N", min=1, help="With --plan: number of workers; repeatable (default 8, 64, 512)."),
+        typer.Option(metavar="N", min=1, max=1_000_000, help="With --plan: workers; repeatable (default 8, 64, 512)."),
     ] = None,
     tflops: Annotated[
         float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")
@@ -70,6 +71,7 @@ def reproduce(
     for option, value in (("workers", workers), ("tflops", tflops)):
         if value and not plan:
             raise CommandError(f"--{option}: is for --plan; add --plan, or leave it out")
+    check_finite("--tflops", tflops)
     chosen = choose(studies or [], scale)
     place = _engine(EngineOptions(**engine))
     store = Store(out / "runs")
@@ -84,7 +86,7 @@ def reproduce(
         _dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
         return
     specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
-    _check(specs, EngineOptions(**engine), out)
+    _check(specs, place, EngineOptions(**engine), out)
     _suggest(chosen, scale, store, EngineOptions(**engine), as_json)
     failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
     if any(not study.rows for study in chosen):
@@ -134,12 +136,13 @@ def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
         raise LabError(f"--ranks-per-run {ranks}: every rank needs a CPU, and on cuda a GPU; ask for {ranks} per run")
 
 
-def _check(specs: Sequence[RunSpec], options: EngineOptions, out: Path) -> None:
-    """Check what the runs need. A node of a Ray cluster has its own device, and downloads the data it does not find."""
-    if options.engine == "local":
-        drive.check(specs, out, options.data_dir, options.device)
-    else:
-        drive.check((), out, None)
+def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: EngineOptions, out: Path) -> None:
+    """Raise LabError or CommandError if the runs cannot be trained or stored."""
+    local = isinstance(place, LocalEngine)
+    check_data_dir(options.data_dir)
+    if local:
+        check_local_runs(specs, options.device, out)
+    drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find
 
 
 def _suggest(chosen: Sequence[Study], scale: str, store: Store, options: EngineOptions, quiet: bool) -> None:
@@ -196,17 +199,18 @@ def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
     path = html.write(report, out)
     if as_json:
         plain = [html.as_dict(study) for study in report.studies]
-        typer.echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
+        echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
         return
     table = Table(box=None, header_style="bold")
-    for column in ("study", "verdict", "claims that hold", "runs"):
+    for column in ("study", "verdict", "the paper's claims", "runs"):
         table.add_column(column)
     for study in report.studies:
-        holding = sum(check.verdict in ("reproduced", "holds") for check in study.checks)
+        counts = html.paper_claims(study)
+        comparable = sum(counts.values()) - counts["none"]
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
-        table.add_row(study.name, study.verdict, f"{holding} of {len(study.checks)}", states)
+        table.add_row(study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states)
     _print(table)
-    typer.echo(f"the report: {path}")
+    echo(f"the report: {path}")
 
 
 def _dry_run(planned: list[plans.Planned], theory: list[str] | None, scale: str, as_json: bool) -> None:
@@ -285,9 +289,9 @@ def tune(
     engine: dict[str, Any],
     optimizers: Annotated[
         list[str] | None,
-        typer.Option("--optimizer", **one_of(GRIDS, "Optimizer to tune; repeatable (default: all)")),
+        typer.Option("--optimizer", **one_of(TUNE_GRIDS, "Optimizer to tune; repeatable (default: the first five)")),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Number of runs of the best setting.")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of the best setting.")] = 3,
     out: OutDir = _OUT,
     as_json: Json = False,
 ) -> None:
@@ -300,9 +304,12 @@ def tune(
     store = Store(out / "runs")
     modules = [each.optimizer.partition(":")[0].partition(".")[0] for each in specs if ":" in each.optimizer]
     place = _engine(EngineOptions(**engine), modules)
-    _check(specs, EngineOptions(**engine), out)
+    if isinstance(place, LocalEngine):
+        for each in specs:
+            check_optimizer(each, engine.get("device", "cpu"))
+    _check(specs, place, EngineOptions(**engine), out)
     failed = _run(plans.tuning(specs, seeds), store, place, as_json)
-    found = {each.optimizer: search(each, losses(store)) for each in specs}
+    found = {each.optimizer: search(each, losses(store), TUNE_GRIDS) for each in specs}
     if as_json:
         echo_json({name: _found(result, store, seeds) for name, result in found.items()})
     else:

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
@@ -19,12 +18,13 @@ __all__ = ["echo", "echo_json", "print_table", "show", "size_text", "time_text"]
 
 def echo(text: object, err: bool = False) -> None:
     """Print a line; terminal escapes in it are shown, not executed."""
-    typer.echo(printable(text), err=err)
+    # Not typer.echo, which writes UTF-8 where the encoding is ASCII.
+    print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def echo_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    typer.echo(json.dumps(value))
+    echo(json.dumps(value))
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], wrap: str = "", width: int = 120) -> None:

@@ -45,7 +45,7 @@ def theory(
     """Run the paper's theorems: a verdict on every claim, figures and all numbers."""
     if not names:
         listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.DEMONSTRATIONS.items()}
-        typer.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_list(listed)
+        tables.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_list(listed)
         return
     check_folder(out)
     given = dict(alpha=alpha, beta1=beta1, beta2=beta2, period=period, steps=steps, seeds=seeds, scheme=scheme,
@@ -60,7 +60,7 @@ def theory(
     if as_json:
         full = [study.as_dict() for study in results]
         kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts", "statements")} for study in full]
-        typer.echo(json.dumps(kept, ensure_ascii=False))
+        tables.echo(json.dumps(kept, ensure_ascii=False))
         return
     for study, paths in zip(results, files, strict=True):
         _print_study(study, paths)
@@ -90,5 +90,5 @@ def _print_study(study: Demonstration, paths: list[Path]) -> None:
 
 def _print_list(listed: dict[str, str]) -> None:
     for name, line in listed.items():
-        typer.echo(f"{name:15} {line}")
-    typer.echo("\ndynabound theory NAME..., or all; --help shows the options")
+        tables.echo(f"{name:15} {line}")
+    tables.echo("\ndynabound theory NAME..., or all; --help shows the options")

@@ -41,7 +41,7 @@ class LensCallback(Callback):
         self._options: dict[str, Any] = dict(
             every=every, sample=sample, extremes=extremes, quantiles=quantiles, seed=seed
         )
-        self.on_look, self.log = on_look, tuple(log)
+        self.on_look, self._columns = on_look, tuple(log)  # Lightning sets self.log
         self.lenses: list[LearningRateLens] = []
         self._loaded: list[dict[str, Any]] = []
 
@@ -56,7 +56,7 @@ class LensCallback(Callback):
         def on_look(step: int, record: dict[str, dict[str, float]]) -> None:
             if self.on_look is not None:
                 self.on_look(step, record)
-            metrics = {f"learning_rate/{name}/{key}": row[key] for name, row in record.items() for key in self.log}
+            metrics = {f"learning_rate/{name}/{key}": row[key] for name, row in record.items() for key in self._columns}
             if metrics and trainer.is_global_zero:
                 for logger in trainer.loggers:
                     logger.log_metrics(metrics, step)

@@ -122,8 +122,8 @@ def smallest_sufficient(scores: Scores, start: float) -> float:
 
     Between two rates the score is taken as linear in the logarithm of the rate.
 
-    >>> smallest_sufficient({0.1: 5.0, 1.0: 3.0, 10.0: 1.0, 100.0: 4.0}, start=6.0)
-    3.162...
+    >>> smallest_sufficient({0.1: 5.0, 1.0: 3.0, 10.0: 1.0, 100.0: 4.0}, start=7.0)      # half of the fall is to 4
+    0.316...
     """
     rates, limit = sorted(scores), _limit(scores, start)
     index = rates.index(min(rates, key=scores.__getitem__))

@@ -20,6 +20,8 @@ from dynabound.lab.training.loop import Training
 from helpers import worker
 from helpers.runs import assert_follows
 
+pytestmark = pytest.mark.processes
+
 CASES = {
     "perceptron": dict(task="digits", hidden=16, epochs=3),
     "odd batches": dict(task="digits", hidden=16, epochs=3, batch_size=33, optimizer="sgdm"),

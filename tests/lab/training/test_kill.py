@@ -12,6 +12,8 @@ from dynabound.lab.train import train
 from helpers import worker
 from helpers.runs import assert_same_run
 
+pytestmark = pytest.mark.processes
+
 SPECS = {
     "perceptron": dict(task="digits", hidden=16, epochs=8, decay_after=4),
     "resnet": dict(task="digits", model="resnet34", width=1 / 32, examples=512, epochs=16, optimizer="amsbound"),

@@ -53,6 +53,7 @@ class ReportFigure:
 class StoredFigure(ReportFigure):
     """A figure that is already drawn."""
 
+    kind = "stored"
     path: Path
 
     def svg(self, folder: Path) -> bytes:
@@ -82,13 +83,13 @@ class Panel:
     curves: tuple[Band, ...]
 
 
-def _label_axes(axes: Axes, title: str, x: str, y: str) -> None:
+def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set(title=title, xlabel=x, ylabel=y)
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _style(label: str, place: int) -> dict[str, Any]:
+def line_style(label: str, place: int) -> dict[str, Any]:
     """A method's style; a reference curve, such as "Adam, α = 0.001", has its method's colour and is dotted."""
     method, _, variant = label.partition(", ")
     style = _drawing.method_style(method, place)
@@ -131,11 +132,11 @@ class CurvesFigure(ReportFigure):
 
     def _draw_panel(self, axes: Axes, panel: Panel, view: str, title: str) -> None:
         split = "train" if view == "start" else view
-        _label_axes(axes, title, "epoch", f"{_VIEWS[split]} {self.metric}")
+        label_axes(axes, title, "epoch", f"{_VIEWS[split]} {self.metric}")
         for place, curve in enumerate(panel.curves):
             seeds = curve.seeds(split)
             shown = [seed[: max(3, len(seed) // 6)] for seed in seeds] if view == "start" else seeds
-            _draw_band(axes, shown, curve.label, _style(curve.label, place))
+            draw_band(axes, shown, curve.label, line_style(curve.label, place))
         locator: Any = axes.xaxis.get_major_locator()
         locator.set_params(integer=True)
         if view != "start":
@@ -148,7 +149,7 @@ class CurvesFigure(ReportFigure):
             axes.legend(fontsize=8, loc="best")
 
 
-def _draw_band(axes: Axes, seeds: list[list[float]], label: str, style: dict[str, Any]) -> None:
+def draw_band(axes: Axes, seeds: list[list[float]], label: str, style: dict[str, Any]) -> None:
     """The mean over seeds, and one standard deviation on either side."""
     if not seeds:
         axes.plot([], [], label=f"{label} (no run)", **style)
@@ -192,7 +193,7 @@ class StepSizesFigure(ReportFigure):
         """Draw bars, with the range over seeds."""
         figure = _drawing.new_figure(7.4, 4.2, self.title)
         axes = figure.subplots()
-        _label_axes(axes, "", "step size α of SGDM, final step size α* of AdaBound", "final test accuracy (%)")
+        label_axes(axes, "", "step size α of SGDM, final step size α* of AdaBound", "final test accuracy (%)")
         for place, panel in enumerate(self.panels):
             self._draw_bars(axes, place, panel)
         axes.set_ylim(0, 100.5)
@@ -267,7 +268,7 @@ class EvolutionFigure(ReportFigure):
         layers = self.rates.layers
         grid = figure.subplots(1, max(1, len(layers)), squeeze=False, sharey=True)
         for axes, (name, layer) in zip(grid.flat, layers.items(), strict=False):
-            _label_axes(axes, name, "epoch", "learning rate (log scale)" if axes is grid.flat[0] else "")
+            label_axes(axes, name, "epoch", "learning rate (log scale)" if axes is grid.flat[0] else "")
             epochs = range(1, len(layer["min"]) + 1)
             _drawing.rates_over_time(axes, epochs, layer, (self.rates.lower, self.rates.upper))
             final = self.rates.final_lr

@@ -14,11 +14,22 @@ from dynabound._extras import need
 from dynabound._files import write_whole
 from dynabound._version import __version__
 from dynabound.lab.errors import LabError
-from dynabound.lab.report.claims import NOT_REPRODUCED, REPRODUCED, UNDECIDED
-from dynabound.lab.report.summary import MethodRow, Report, StudyReport
+from dynabound.lab.report.statistics import ALPHA
+from dynabound.lab.report.summary import Report, StudyReport
+from dynabound.lab.report.tables import MethodRow
+from dynabound.lab.report.verdicts import (
+    FAILS,
+    HOLDS,
+    NOT_COMPARABLE,
+    NOT_REPRODUCED,
+    OPEN_ONLY,
+    PARTLY,
+    REPRODUCED,
+    UNDECIDED,
+)  # fmt: skip
 from dynabound.lab.studies.recipes import STUDIES
 
-__all__ = ["as_dict", "render", "write"]
+__all__ = ["as_dict", "paper_claims", "render", "write"]
 
 _SCALES = {
     "demo": "demo scale: scikit-learn's 8×8 digits stand in for MNIST and CIFAR-10, and the text of Python's language "
@@ -28,8 +39,12 @@ _SCALES = {
     "networks and LSTMs.",
     "paper": "paper scale: the paper's networks, data sets, budgets and search for step sizes.",
 }
-_CLASSES = {REPRODUCED: "yes", "holds": "yes", NOT_REPRODUCED: "no", "fails": "no", UNDECIDED: "open"}
-_MARKS = {"yes": "✓", "no": "✗", "open": "?"}
+_CLASSES = {
+    REPRODUCED: "yes", HOLDS: "yes", OPEN_ONLY: "yes", NOT_REPRODUCED: "no", FAILS: "no", PARTLY: "mixed",
+    UNDECIDED: "open", NOT_COMPARABLE: "none",
+}  # fmt: skip
+_MARKS = {"yes": "✓", "no": "✗", "mixed": "◐", "open": "?", "none": "–"}
+_KINDS = ("yes", "no", "open", "none")
 
 
 def as_dict(study: StudyReport) -> dict[str, object]:
@@ -42,10 +57,18 @@ def write(report: Report, out: Path) -> Path:
     folder = out / report.scale
     path = folder / "report.html"
     try:
-        pictures = {figure.name: figure.svg(folder / "figures") for study in report.studies for figure in study.figures}
+        drawn = [figure for study in report.studies for figure in study.figures]
+        drawn += [question.figure for question in report.questions]
+        pictures = {figure.name: figure.svg(folder / "figures") for figure in drawn}
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, render(report, pictures).encode())
-        plain = {"scale": report.scale, "out": report.out, "studies": [as_dict(study) for study in report.studies]}
+        plain = {
+            "scale": report.scale,
+            "out": report.out,
+            "questions": [{"question": each.question, "answer": each.answer} for each in report.questions],
+            "environment": report.environment,
+            "studies": [as_dict(study) for study in report.studies],
+        }
         write_whole(folder / "report.json", (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
     except OSError as error:
         raise LabError(f"{error.filename}: cannot be written ({error.strerror}); give another --out") from None
@@ -58,15 +81,18 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
     loader = jinja.PackageLoader("dynabound.lab.report")
     environment = jinja.Environment(loader=loader, autoescape=True, undefined=jinja.StrictUndefined)
     environment.filters |= {
-        "verdict_class": _CLASSES.__getitem__,
-        "verdict_mark": lambda verdict: _MARKS[_CLASSES[verdict]],
-        "claims_with": _claims_with,
+        "verdict_class": _class,
+        "verdict_mark": lambda verdict: _MARKS[_class(verdict)],
+        "paper_claims": paper_claims,
+        "signed": _signed,
+        "p_value": _p_value,
         "number": _number,
         "other_states": _other_states,
         "state_word": lambda state: "not run" if state == "new" else state,
     }
     page: str = environment.get_template("report.html.j2").render(
         report=report,
+        alpha=ALPHA,
         pictures={name: base64.b64encode(svg).decode() for name, svg in pictures.items()},
         complete=len(report.studies) == len(STUDIES),
         scale_note=_SCALES[report.scale],
@@ -79,8 +105,23 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
     return page
 
 
-def _claims_with(study: StudyReport, kind: str) -> int:
-    return sum(_CLASSES[check.verdict] == kind for check in study.checks)
+def _class(verdict: str) -> str:
+    """The class of a badge; a verdict in a sentence of its own (that on the theorems) is mixed."""
+    return _CLASSES.get(verdict, "mixed")
+
+
+def paper_claims(study: StudyReport) -> dict[str, int]:
+    """How many of the paper's claims hold ("yes"), do not ("no"), are open ("open") or not comparable ("none")."""
+    kinds = [_class(check.verdict) for check in study.checks if check.of_paper]
+    return {kind: kinds.count(kind) for kind in _KINDS}
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def _p_value(p: float | None) -> str:
+    return "" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _number(value: float | None, digits: int = 2) -> str:

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from dynabound.lab import distributed
 from dynabound.lab.engines.base import Engine, Event
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
@@ -54,16 +53,8 @@ def complete(
                     submit_more()
 
 
-def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None, device: str = "cpu") -> None:
-    """Raise LabError, before anything is run, if a folder, a data set or the device cannot be used."""
-    distributed.local_device(device)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
-    for folder in (out, out / "runs", out / "theory"):
-        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")
+def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
+    """Raise LabError, before anything is run, if a folder cannot be written or a data set is missing."""
     missing = [
         task
         for task in dict.fromkeys(spec.task for spec in specs)
@@ -75,3 +66,10 @@ def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None, devi
             f"{', '.join(missing)}: not found; run: dynabound data fetch {names}, or give --data-dir DIR, "
             "or take --scale demo"
         )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
+    for folder in (out, out / "runs", out / "theory"):
+        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
+            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")

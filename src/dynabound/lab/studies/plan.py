@@ -12,7 +12,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import suggestions
 from dynabound.lab.studies.recipes import Row, Study, seeded
-from dynabound.lab.studies.search import Loss, Search, search
+from dynabound.lab.studies.search import TUNE_GRIDS, Loss, Search, search
 
 __all__ = ["Planned", "Seed", "gather", "losses", "plan", "read", "tuning", "wanted"]
 
@@ -139,7 +139,7 @@ def tuning(specs: Sequence[RunSpec], seeds: int) -> Callable[[Loss], list[RunSpe
     def source(loss: Loss) -> list[RunSpec]:
         runs: list[RunSpec] = []
         for spec in specs:
-            found = search(spec, loss)
+            found = search(spec, loss, TUNE_GRIDS)
             runs += found.wanted or (seeded(found.best, seeds) if found.best else [])
         return runs
 

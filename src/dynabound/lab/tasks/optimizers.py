@@ -148,7 +148,7 @@ def _import(name: str) -> type[Optimizer]:
     module, _, attribute = name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a foreign module may raise anything
+    except (Exception, SystemExit) as error:  # a foreign module may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise OptimizerError(
             f"optimizer={name!r}: cannot be imported ({reason}); must be an importable module:Class"

@@ -1,0 +1,107 @@
+"""Checks of a command's options before its first process and its first write."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from torch.nn import Parameter
+
+from dynabound.cli.errors import CommandError, check_folder
+from dynabound.cli.tables import size_text
+from dynabound.lab import distributed
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.tasks import optimizers
+from dynabound.lens.rates import rule_of
+
+__all__ = ["check_data_dir", "check_finite", "check_local_runs", "check_memory", "check_optimizer", "check_threads"]
+
+MAX_LAYERS = 10_000
+
+
+def check_local_runs(specs: Iterable[RunSpec], device: str, out: Path) -> None:
+    """Raise unless this machine can train ``specs`` on ``device`` and store them in ``out``."""
+    check_folder(out)
+    distributed.local_device(device)
+    for spec in specs:
+        check_memory(spec, device)
+
+
+def check_optimizer(spec: RunSpec, device: str) -> None:
+    """Raise OptimizerError unless the optimizer can make a step as the lab makes it, and its rates can be read."""
+    param = Parameter(torch.zeros(2, 2, device=distributed.local_device(device)))
+    optimizer = optimizers.build(spec.optimizer, [param], spec.lr, spec.weight_decay, spec.options)
+    if spec.rates:
+        try:
+            rule_of(optimizer)
+        except TypeError as error:
+            raise optimizers.OptimizerError(f"--rates with --optimizer {spec.optimizer}: {error}") from None
+    if ":" not in spec.optimizer and not spec.opt:
+        return
+    param.grad = torch.ones_like(param)
+    try:
+        optimizer.step()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise optimizers.OptimizerError(
+            f"--optimizer {spec.optimizer}: cannot make a step on {device} ({reason}); the lab calls step() without a "
+            "closure, after a plain backward(); use another optimizer or other --opt"
+        ) from None
+
+
+def check_memory(spec: RunSpec, device: str = "cpu") -> None:
+    """Raise CommandError if the model cannot fit into this machine's memory."""
+    if spec.layers is not None and spec.layers > MAX_LAYERS:
+        raise CommandError(f"layers={spec.layers}: must be at most {MAX_LAYERS}")
+    copies = 2 if device == "cpu" else 1  # weights and gradients; on other devices the model is only made here
+    needed, present = 4 * copies * _least_parameters(spec), _total_memory()
+    if needed > present:
+        shape = {"hidden": spec.hidden, "layers": spec.layers, "width": spec.width}
+        named = ", ".join(f"{name}={value}" for name, value in shape.items() if value is not None)
+        raise CommandError(
+            f"{named}: the {spec.model} needs at least {size_text(needed)} of memory, and this machine has "
+            f"{size_text(present)}; make it smaller"
+        )
+
+
+def _least_parameters(spec: RunSpec) -> float:
+    """A lower bound of the model's number of parameters, known without its data."""
+    if spec.model == "lstm":
+        return 8.0 * (spec.layers or 1) * (spec.hidden or 1) ** 2
+    if spec.model == "perceptron":
+        return 75.0 * (spec.hidden or 1)  # 64 inputs at least, 10 outputs
+    return {"resnet34": 21.2e6, "densenet121": 6.9e6}[spec.model] * (spec.width or 1) ** 2
+
+
+def _total_memory() -> float:
+    """Bytes of memory; infinite where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return math.inf
+
+
+def check_threads(threads: int | None) -> None:
+    """Raise CommandError if no process can have that many threads."""
+    most = max(64, 4 * (os.cpu_count() or 1))
+    if threads is not None and threads > most:
+        raise CommandError(f"threads={threads}: this machine has {os.cpu_count()} cores; must be at most {most}")
+
+
+def check_finite(option: str, value: float | None) -> None:
+    """Raise CommandError if a number is infinite or NaN."""
+    if value is not None and not math.isfinite(value):
+        raise CommandError(f"{option} {value}: must be a finite number")
+
+
+def check_data_dir(folder: Path | None) -> None:
+    """Raise CommandError if the data folder was given and cannot be read."""
+    if folder is None:
+        return
+    try:
+        folder.is_dir()
+    except OSError as error:
+        raise CommandError(f"--data-dir {folder}: cannot be read ({error.strerror}); give another one") from None

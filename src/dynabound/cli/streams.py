@@ -1,0 +1,40 @@
+"""Standard output and error in encodings that lack our characters: they are replaced by ASCII."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import sys
+import unicodedata
+
+__all__ = ["fall_back_to_ascii"]
+
+_ASCII = {
+    "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "eps", "η": "eta", "Δ": "Delta", "Σ": "Sum",
+    "√": "sqrt ", "∞": "inf", "∑": "sum", "−": "-", "–": "-", "—": "-", "×": "x", "·": "*", "±": "+-", "≤": "<=",
+    "≥": ">=", "≈": "~", "→": "->", "…": "...", "’": "'", "“": '"', "”": '"', "█": "#",
+}  # fmt: skip
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(map(_ascii, error.object[error.start : error.end])), error.end
+
+
+def _ascii(character: str) -> str:
+    plain = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()  # β₂ is beta2
+    return _ASCII.get(character) or plain or "?"
+
+
+def fall_back_to_ascii() -> None:
+    """Never fail to print: what an encoding cannot say is written in ASCII.
+
+    >>> codecs.register_error("dynabound-ascii", _replace)
+    >>> "α* = 0.1, β₂ ≥ 0 …".encode("ascii", "dynabound-ascii").decode()
+    'alpha* = 0.1, beta2 >= 0 ...'
+    """
+    codecs.register_error("dynabound-ascii", _replace)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="dynabound-ascii")

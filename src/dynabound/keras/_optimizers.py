@@ -1,0 +1,297 @@
+"""AdaBound and AMSBound for Keras: hyper-parameters, variables and the rule."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+import keras
+from keras import ops
+
+from dynabound import bounds as bound_functions
+from dynabound._hyperparameters import check
+from dynabound._schedules import peak
+from dynabound.bounds import Bounds
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+__all__ = ["AMSBound", "AdaBound"]
+
+
+class Options(TypedDict, total=False):
+    """The keyword-only arguments of :class:`AdaBound`, for its subclass."""
+
+    base_learning_rate: float | None
+    amsbound: bool
+    bounds: Bounds
+    debias: bool
+    sqrt_decay: bool
+    beta_1_decay: float | str
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+    use_ema: bool
+    ema_momentum: float
+    ema_overwrite_frequency: int | None
+    loss_scale_factor: float | None
+    gradient_accumulation_steps: int | None
+    name: str
+
+
+class Scalars(NamedTuple):
+    """The numbers that distinguish one update from another."""
+
+    step_size: Any  # α, with the bias corrections, over √t under sqrt_decay
+    lower: Any  # η_l(t)
+    upper: Any  # η_u(t)
+    beta_1: Any  # β₁ₜ
+
+
+@keras.saving.register_keras_serializable(package="dynabound")
+class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
+    """Adam whose learning rates are clipped between two bounds that close in on SGD's.
+
+    ::
+
+        m_t = β₁·m_{t−1} + (1 − β₁)·g_t
+        v_t = β₂·v_{t−1} + (1 − β₂)·g_t²
+        η_t = clip(α·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v_t + ε), α*·l(t), α*·u(t))
+        x_{t+1} = x_t − η_t·m_t
+
+    where α* is ``final_learning_rate · learning_rate(t) / base_learning_rate``: the bounds follow a schedule, a
+    callback and an assignment to ``learning_rate``.
+
+    Args:
+        learning_rate: α, a float, a ``LearningRateSchedule`` or a callable. Where it is 0 nothing moves.
+        beta_1: β₁.
+        beta_2: β₂.
+        final_learning_rate: α*, the learning rate of the SGD that training ends with.
+        gamma: γ, the speed at which the bounds close in; SGD is near when t is well over 1/γ.
+        epsilon: ε.
+        base_learning_rate: the learning rate at which α* is ``final_learning_rate``. None: ``learning_rate``, or the
+            peak of the schedule. It is in the config, so that a loaded model keeps it.
+        amsbound: divide by the largest v_t so far (AMSBound).
+        bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``, which must be registered
+            with Keras if the model is to be saved.
+        debias: apply Adam's bias corrections.
+        sqrt_decay: divide the clipped rate by √t.
+        beta_1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
+        weight_decay: as in every Keras optimizer: decoupled, x shrinks by ``1 - learning_rate * weight_decay``. For an
+            L2 penalty use the layers' regularizers.
+        clipnorm: this and the others as in every Keras optimizer.
+
+    Example:
+        >>> import keras
+        >>> from dynabound.keras import AdaBound
+        >>> model = keras.Sequential([keras.layers.Input((3,)), keras.layers.Dense(1)])
+        >>> model.compile(optimizer=AdaBound(learning_rate=1e-3, final_learning_rate=0.1), loss="mse")
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        final_learning_rate: float = 0.1,
+        gamma: float = 1e-3,
+        epsilon: float = 1e-8,
+        *,
+        base_learning_rate: float | None = None,
+        amsbound: bool = False,
+        bounds: Bounds = "harmonic",
+        debias: bool = True,
+        sqrt_decay: bool = False,
+        beta_1_decay: float | str = 1.0,
+        weight_decay: float | None = None,
+        clipnorm: float | None = None,
+        clipvalue: float | None = None,
+        global_clipnorm: float | None = None,
+        use_ema: bool = False,
+        ema_momentum: float = 0.99,
+        ema_overwrite_frequency: int | None = None,
+        loss_scale_factor: float | None = None,
+        gradient_accumulation_steps: int | None = None,
+        name: str = "adabound",
+    ) -> None:
+        check("rate", learning_rate=learning_rate, final_learning_rate=final_learning_rate, epsilon=epsilon)
+        check("beta", beta_1=beta_1, beta_2=beta_2)
+        check("positive", gamma=gamma)
+        check("decay", beta_1_decay=beta_1_decay)
+        bound_functions.check(bounds)
+        super().__init__(
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            clipnorm=clipnorm,
+            clipvalue=clipvalue,
+            global_clipnorm=global_clipnorm,
+            use_ema=use_ema,
+            ema_momentum=ema_momentum,
+            ema_overwrite_frequency=ema_overwrite_frequency,
+            loss_scale_factor=loss_scale_factor,
+            gradient_accumulation_steps=gradient_accumulation_steps,
+            name=name,
+        )
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
+        self.final_learning_rate, self.gamma = final_learning_rate, gamma
+        self.base_learning_rate = _base(learning_rate, base_learning_rate)
+        self.amsbound, self.debias, self.sqrt_decay, self.beta_1_decay = amsbound, debias, sqrt_decay, beta_1_decay
+        # A list, as it comes from a config, would be tracked by Keras.
+        self.bounds = tuple(bounds) if isinstance(bounds, list) else bounds
+
+    def build(self, variables: list[Any]) -> None:
+        """Create the moments of ``variables``: float32 for 16-bit ones."""
+        if self.built:
+            return
+        super().build(variables)
+        self._first_moments = [self._add_moment(variable, "momentum") for variable in variables]
+        self._second_moments = [self._add_moment(variable, "velocity") for variable in variables]
+        if self.amsbound:
+            self._largest_moments = [self._add_moment(variable, "velocity_max") for variable in variables]
+
+    def _add_moment(self, variable: Any, name: str) -> Any:
+        if getattr(variable, "overwrite_with_gradient", False):  # Keras sets these without asking update_step
+            return None
+        dtype = _compute_dtype(variable)
+        if keras.backend.standardize_dtype(variable.dtype) == dtype:
+            return self.add_variable_from_reference(variable, name=name)
+        path = getattr(variable, "path", variable.name).replace("/", "_").replace(":", "_")
+        layout = getattr(variable, "_layout", None)
+        return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=f"{path}_{name}")
+
+    def _backend_update_step(self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any) -> None:
+        # Keras's place for what is done once for all variables; it passes its last argument on to update_step().
+        if keras.backend.backend() == "torch":
+            from dynabound.keras import _torch
+
+            _torch.update(self, grads, trainable_variables, learning_rate)
+        else:
+            scalars = self._scalars(learning_rate)
+            super()._backend_update_step(grads, trainable_variables, scalars)
+
+    def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update one variable and its moments."""
+        s = learning_rate if isinstance(learning_rate, Scalars) else self._scalars(learning_rate)
+        dtype = _compute_dtype(variable)
+        # A Python number as it is: ops.cast would round it to Keras's floatx on the way.
+        s = Scalars(*(value if isinstance(value, float) else ops.cast(value, dtype) for value in s))
+        gradient = ops.cast(ops.convert_to_tensor(gradient, sparse=False), dtype)
+        index = self._get_variable_index(variable)
+        m, v = self._first_moments[index], self._second_moments[index]
+        self.assign_add(m, (gradient - m) * (1 - s.beta_1))
+        self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
+        if self.amsbound:
+            largest = self._largest_moments[index]
+            self.assign(largest, ops.maximum(largest, v))
+            v = largest
+        # The smallest normal number is lost against any √v but 0: it only keeps 0/0 from being NaN.
+        rate = s.step_size / (ops.sqrt(v) + max(self.epsilon, _TINY[dtype]))
+        step = ops.clip(rate, s.lower, s.upper) * m
+        if keras.backend.standardize_dtype(variable.dtype) == dtype:
+            self.assign_sub(variable, step)
+        else:  # round the result, not the step
+            self.assign(variable, ops.cast(ops.cast(variable, dtype) - step, variable.dtype))
+
+    def _scalars(self, learning_rate: Any) -> Scalars:
+        dtype = max(map(_compute_dtype, self._trainable_variables))  # "float64" is after "float32"
+        t = ops.cast(self.iterations + 1, dtype)
+        lr = ops.cast(learning_rate, dtype)
+        beta_1, correction_1 = self._first_moment(t)
+        step_size = lr
+        if self.debias:
+            # 1 − βᵗ loses four digits in float32.
+            step_size = lr * ops.sqrt(-ops.expm1(t * _log(self.beta_2))) / correction_1
+        if self.base_learning_rate > 0:
+            final = self.final_learning_rate / self.base_learning_rate * lr
+        else:  # constructed with a learning rate of 0 and raised later: there is nothing to compare with
+            final = self.final_learning_rate * ops.cast(lr > 0, dtype)
+        lower, upper = bound_functions.evaluate(self.bounds, self.gamma, t)
+        # An upper bound of infinity (Adam) becomes the largest number: ∞ · 0 would be NaN.
+        lower, upper = lower * final, ops.minimum(upper, _LARGEST[dtype]) * final
+        if self.sqrt_decay:
+            root = ops.sqrt(t)
+            step_size, lower, upper = step_size / root, lower / root, upper / root
+        return Scalars(step_size, lower, upper, beta_1)
+
+    def _first_moment(self, t: Any) -> tuple[Any, Any]:
+        """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
+        if isinstance(self.beta_1_decay, str):  # "harmonic"
+            # β₁ᵗ/t! is lost against 1 from t = 20 on; Keras has no logarithm of the factorial.
+            table = [1 - self.beta_1**k / math.factorial(k) for k in range(1, 21)]
+            index = ops.cast(ops.minimum(t, 20) - 1, "int32")
+            return self.beta_1 / t, ops.take(ops.convert_to_tensor(table, dtype=t.dtype), index)
+        product = t * _log(self.beta_1)
+        if self.beta_1_decay == 1:
+            return self.beta_1, -ops.expm1(product)
+        beta_1 = self.beta_1 * self.beta_1_decay ** (t - 1)
+        return beta_1, -ops.expm1(product + _log(self.beta_1_decay) * t * (t - 1) / 2)
+
+    def get_config(self) -> dict[str, Any]:
+        """All arguments of the constructor, ``base_learning_rate`` as it was found."""
+        names = ["beta_1", "beta_2", "final_learning_rate", "gamma", "epsilon", "base_learning_rate", "amsbound"]
+        names += ["bounds", "debias", "sqrt_decay", "beta_1_decay"]
+        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        if callable(self.bounds):
+            config["bounds"] = keras.saving.serialize_keras_object(self.bounds)
+        return config
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None) -> Self:
+        """The optimizer of a config, without its state."""
+        if isinstance(config.get("bounds"), dict):
+            found = keras.saving.deserialize_keras_object(config["bounds"], custom_objects=custom_objects)
+            config = {**config, "bounds": found}
+        return super().from_config(config, custom_objects)  # type: ignore[no-any-return]
+
+
+@keras.saving.register_keras_serializable(package="dynabound")
+class AMSBound(AdaBound):
+    """AdaBound that divides by the largest second moment so far: ``AdaBound(..., amsbound=True)``.
+
+    Example:
+        >>> from dynabound.keras import AMSBound
+        >>> optimizer = AMSBound(learning_rate=1e-3, final_learning_rate=0.1)
+    """
+
+    def __init__(
+        self,
+        learning_rate: Any = 1e-3,
+        beta_1: float = 0.9,
+        beta_2: float = 0.999,
+        final_learning_rate: float = 0.1,
+        gamma: float = 1e-3,
+        epsilon: float = 1e-8,
+        **options: Unpack[Options],
+    ) -> None:
+        if not options.setdefault("amsbound", True):
+            raise ValueError("amsbound=False: must be True for AMSBound; use AdaBound")
+        options.setdefault("name", "amsbound")
+        super().__init__(learning_rate, beta_1, beta_2, final_learning_rate, gamma, epsilon, **options)
+
+
+_TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
+_LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float64": (2 - 2.0**-52) * 2.0**1023}
+
+
+def _compute_dtype(variable: Any) -> str:
+    return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
+
+
+def _log(x: float) -> float:
+    return math.log(x) if x > 0 else -math.inf
+
+
+def _base(learning_rate: Any, base_learning_rate: float | None) -> float:
+    """The learning rate that ``final_learning_rate`` belongs to."""
+    if base_learning_rate is not None:
+        check("rate", base_learning_rate=base_learning_rate)
+        return float(base_learning_rate)
+    if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
+        return peak(lambda step: ops.convert_to_numpy(learning_rate(step)))
+    if callable(learning_rate):
+        raise ValueError(
+            "base_learning_rate=None: a callable learning_rate does not say what final_learning_rate belongs to; "
+            "give the peak of the learning rate as base_learning_rate"
+        )
+    return float(learning_rate)

@@ -1,0 +1,189 @@
+"""What the claims of a study are checked against: curves in groups that share a spread, measured in several ways."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dynabound.lab.report.learning_rates import RateEvolution, SampledRates
+from dynabound.lab.report.results import Curve
+from dynabound.lab.report.statistics import contrast, mean, std
+from dynabound.lab.report.verdicts import NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, Comparison
+from dynabound.lab.studies.plan import Seed
+from dynabound.lab.tasks.catalog import TASKS
+
+__all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "Evidence", "Group",
+           "Measure", "Panels", "error_of_one", "test_examples"]  # fmt: skip
+
+Panels = dict[str, dict[str, Curve]]
+"""Curves by panel and label."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that is known about a study."""
+
+    panels: Panels
+    sampled: dict[str, SampledRates] = field(default_factory=dict)
+    """Learning rates at the end of training, by method."""
+    evolution: RateEvolution | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of a run: an accuracy in percent or a perplexity."""
+
+    name: str
+    of: Callable[[Seed], float]
+    on_test: bool = True
+
+    def score(self, seed: Seed) -> float:
+        """The number on a scale where higher is better: points of accuracy, or percent of perplexity."""
+        return -100 * math.log(self.of(seed)) if seed.spec.text else self.of(seed)
+
+
+def _early(seed: Seed, split: str) -> float:
+    return mean(seed.series(split)[: max(1, seed.spec.epochs // 4)])
+
+
+def _roughness(seed: Seed) -> float:
+    """Exp of the mean absolute second difference of the log perplexity, so that its score is in percent."""
+    logs = [math.log(value) for value in seed.series("test")]
+    bends = [abs(a - 2 * b + c) for a, b, c in zip(logs, logs[1:], logs[2:], strict=False)]
+    return math.exp(mean(bends))
+
+
+LAST = Measure("last epoch", lambda seed: seed.series("test")[-1])
+BEST = Measure("best epoch", lambda seed: (min if seed.spec.text else max)(seed.series("test")))
+LAST_TRAIN = Measure("training, last epoch", lambda seed: seed.series("train")[-1], on_test=False)
+FIRST = Measure("training, first epoch", lambda seed: seed.series("train")[0], on_test=False)
+EARLY_TRAIN = Measure("training, first quarter", lambda seed: _early(seed, "train"), on_test=False)
+EARLY_TEST = Measure("test, first quarter", lambda seed: _early(seed, "test"))
+ROUGHNESS = Measure("roughness", _roughness, on_test=False)
+
+
+def test_examples(task: str) -> int | None:
+    """How many images a task is tested on; None for text."""
+    entry = TASKS[task]
+    if entry.text:
+        return None
+    return entry.source.shape[1] if entry.source else entry.test_images
+
+
+def _binomial(task: str, percent: float) -> float:
+    """The variance of an accuracy in percent that comes from the finite test set."""
+    examples = test_examples(task)
+    return percent * (100 - percent) / examples if examples else 0.0
+
+
+def error_of_one(task: str, values: Sequence[float]) -> float:
+    """The standard deviation of one run's test metric: over seeds, and over test sets (binomial) for an accuracy.
+
+    NaN for fewer than two values.
+    """
+    return math.sqrt(std(values) ** 2 + _binomial(task, mean(values))) if len(values) > 1 else math.nan
+
+
+@dataclass(frozen=True)
+class Group:
+    """Methods whose spread over seeds is pooled: those of a panel."""
+
+    curves: Mapping[str, Curve]
+
+    def _text(self, label: str, measure: Measure) -> str:
+        curve = self.curves[label]
+        values = [measure.of(seed) for seed in curve.finished]
+        name = f"{label}:" if "=" in label else label
+        if not values:
+            return f"{name} –"
+        error = error_of_one(curve.spec.task, values) if measure.on_test else std(values)
+        return f"{name} {mean(values):.2f}" + (f" ± {error:.2f}" if math.isfinite(error) else "")
+
+    def measured(self, labels: Sequence[str], measures: Sequence[Measure]) -> str:
+        """The numbers behind a claim."""
+        parts = [", ".join(self._text(label, measure) for label in labels) for measure in measures]
+        return "; ".join([parts[0], *(f"{m.name}: {part}" for m, part in zip(measures[1:], parts[1:], strict=True))])
+
+    def without_test(self, text: str, source: str, weights: Mapping[str, float], measured: str) -> Check | None:
+        """The verdict that needs no test: a run is missing, or a method diverged."""
+        mine = {label: self.curves[label] for label in weights}
+        if not all(curve.ended for curve in mine.values()):
+            return Check(text, f"{measured}; a run is missing", UNDECIDED, source)
+        diverged = [label for label, curve in mine.items() if curve.diverged]
+        if not diverged:
+            return None
+        signs = {weights[label] > 0 for label in diverged}  # methods that should be better, and that should be worse
+        verdict = UNDECIDED if len(signs) == 2 else NOT_REPRODUCED if signs == {True} else REPRODUCED
+        return Check(text, f"{measured}; {' and '.join(diverged)} diverged", verdict, source)
+
+    def comparison(
+        self,
+        weights: Mapping[str, float],
+        measure: Measure,
+        low: float = 0.0,
+        high: float = math.inf,
+        constant: float = 0.0,
+    ) -> Comparison:
+        """Compare Σ weight · score + ``constant`` with the region between ``low`` and ``high``."""
+        values = {label: [measure.score(seed) for seed in curve.finished] for label, curve in self.curves.items()}
+        weighted = [(weight, values[label]) for label, weight in weights.items()]
+        estimate = contrast(weighted, list(values.values()), constant)
+        error = None
+        if measure.on_test and not any(self.curves[label].spec.text for label in weights):
+            parts = (weight**2 * _binomial(self.curves[label].spec.task, mean(values[label]))
+                     for label, weight in weights.items())  # fmt: skip
+            error = math.sqrt(sum(parts))
+        return Comparison(estimate, low, high, error)
+
+    def claim(
+        self,
+        text: str,
+        source: str,
+        weights: Mapping[str, float],
+        measures: Sequence[Measure] = (LAST,),
+        low: float = 0.0,
+        high: float = math.inf,
+    ) -> Claim | Check:
+        """A claim about one contrast, which all measures must agree on."""
+        measured = self.measured(list(weights), measures)
+        decided = self.without_test(text, source, weights, measured)
+        if decided:
+            # "almost the same" has no better side: a method that diverged is not like one that did not
+            similar = math.isfinite(low) and math.isfinite(high) and decided.verdict == REPRODUCED
+            return Check(text, decided.measured, NOT_REPRODUCED, source) if similar else decided
+        comparisons = tuple(self.comparison(weights, measure, low, high) for measure in measures)
+        return Claim(text, source, measured, comparisons, self.unit, joint=True)
+
+    def better(
+        self, text: str, source: str, a: str, b: str, measures: Sequence[Measure] = (LAST, BEST), low: float = 0.0
+    ) -> Claim | Check:
+        """Method ``a`` is better than ``b`` by more than ``low``, at the last epoch and at the best one."""
+        return self.claim(text, source, {a: 1.0, b: -1.0}, measures, low)
+
+    def all_of(
+        self, text: str, source: str, parts: Sequence[Mapping[str, float]], measure: Measure, low: float = 0.0,
+        constant: float = 0.0,
+    ) -> Claim | Check:  # fmt: skip
+        """A claim that is true if each of several contrasts is above ``low``."""
+        labels = list(dict.fromkeys(label for part in parts for label in part))
+        measured = self.measured(labels, [measure])
+        decided = [self.without_test(text, source, part, measured) for part in parts]
+        for verdict in (NOT_REPRODUCED, UNDECIDED):
+            for check in decided:
+                if check and check.verdict == verdict:
+                    return check
+        left = [part for part, check in zip(parts, decided, strict=True) if not check]
+        if not left:
+            return Check(text, measured, REPRODUCED, source)
+        comparisons = tuple(self.comparison(part, measure, low, constant=constant) for part in left)
+        return Claim(text, source, measured, comparisons, self.unit)
+
+    def amount(self, number: float) -> str:
+        """A number with its unit."""
+        return f"{number:g} %" if self.unit == "%" else f"{number:g} point{'s'[: number != 1]}"
+
+    @property
+    def unit(self) -> str:
+        """The unit of differences."""
+        return "%" if next(iter(self.curves.values())).spec.text else "points"

@@ -1,0 +1,241 @@
+"""The first part of the page: what a newcomer asks of AdaBound, each with a picture and a computed sentence."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from dynabound import _drawing
+from dynabound._drawing import BLACK
+from dynabound.lab.report.claims import SAME
+from dynabound.lab.report.evidence import FIRST, LAST, Evidence, Group
+from dynabound.lab.report.figures import Band, ReportFigure, draw_band, label_axes, line_style
+from dynabound.lab.report.results import Curve
+from dynabound.lab.report.statistics import ALPHA, mean
+from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Question", "questions"]
+
+_SIZE = (5.2, 3.5)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, its answer in a sentence, and a picture."""
+
+    question: str
+    answer: str
+    figure: ReportFigure
+
+
+@dataclass(frozen=True)
+class LinesFigure(ReportFigure):
+    """A few lines over a common axis; each band has one list of values per seed."""
+
+    kind = "lines"
+    bands: tuple[Band, ...]
+    x: str
+    y: str
+    ticks: tuple[str, ...] = ()
+    """Names of the points, if they are not epochs."""
+
+    def draw(self) -> Figure:
+        """Draw the means, with a band of one standard deviation over seeds."""
+        figure = _drawing.new_figure(*_SIZE)
+        axes = figure.subplots()
+        label_axes(axes, "", self.x, self.y)
+        for place, band in enumerate(self.bands):
+            draw_band(axes, band.seeds("train"), band.label, line_style(band.label, place))
+        if self.ticks:
+            axes.set_xticks(range(1, len(self.ticks) + 1), self.ticks)
+        else:
+            locator: Any = axes.xaxis.get_major_locator()
+            locator.set_params(integer=True)
+        axes.legend(fontsize=9, frameon=False)
+        return figure
+
+
+@dataclass(frozen=True)
+class Dot:
+    """A value with its interval, in a row of a :class:`DotsFigure`."""
+
+    row: str
+    label: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class DotsFigure(ReportFigure):
+    """Values with intervals, a row per network and a colour per method."""
+
+    kind = "dots"
+    dots: tuple[Dot, ...]
+    x: str
+    zero: float = 0.0
+
+    def draw(self) -> Figure:
+        """Draw the dots, the methods of a row a little apart."""
+        figure = _drawing.new_figure(*_SIZE)
+        axes = figure.subplots()
+        label_axes(axes, "", self.x, "")
+        rows = list(dict.fromkeys(dot.row for dot in self.dots))
+        labels = list(dict.fromkeys(dot.label for dot in self.dots))
+        for place, label in enumerate(labels):
+            mine = [dot for dot in self.dots if dot.label == label]
+            offset = 0.22 * (place - (len(labels) - 1) / 2)
+            errors = [[dot.value - dot.low for dot in mine], [dot.high - dot.value for dot in mine]]
+            axes.errorbar([dot.value for dot in mine], [rows.index(dot.row) + offset for dot in mine], xerr=errors,
+                          fmt="o", capsize=3, label=label, color=line_style(label, place)["color"])  # fmt: skip
+        axes.axvline(self.zero, color=BLACK, linewidth=0.8)
+        axes.set_yticks(range(len(rows)), rows)
+        axes.set_ylim(len(rows) - 0.5, -0.5)
+        figure.legend(loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
+        return figure
+
+
+def questions(evidence: Mapping[str, Evidence]) -> tuple[Question, ...]:
+    """Those that the studies at hand can answer."""
+    panels = {
+        f"{name} ({study})" if study == "mnist" else name: curves
+        for study in ("mnist", "cifar10", "ptb") if study in evidence
+        for name, curves in evidence[study].panels.items()
+        if all(curve.finished for label, curve in curves.items() if label in ("SGDM", "SGD", "Adam", "AdaBound"))
+    }  # fmt: skip
+    found = (
+        _start(panels),
+        _end(panels),
+        _tuning(evidence.get("final-step-size"), panels),
+        _cost(panels),
+    )
+    return tuple(question for question in found if question)
+
+
+Curves = Mapping[str, Mapping[str, Curve]]
+"""Finished curves by network and method."""
+
+
+def _answer(hits: int, total: int) -> str:
+    return "Yes" if hits == total else "No" if hits == 0 else "Not always"
+
+
+def _start(panels: Curves) -> Question | None:
+    shown = {name: curves for name, curves in panels.items() if REFERENCE in curves and curves[REFERENCE].finished}
+    if not shown:
+        return None
+    first = {}
+    for name, curves in shown.items():
+        bound = DEFAULTS["AdaBound"] if DEFAULTS["AdaBound"] in curves else "AdaBound"
+        first[name] = [
+            mean([FIRST.of(seed) for seed in curves[label].finished]) for label in (bound, REFERENCE, "SGDM")
+        ]
+    hits = sum(abs(ours - adam) < abs(ours - sgdm) for ours, adam, sgdm in first.values())
+    name, (ours, adam, sgdm) = list(first.items())[-1]
+    answer = (
+        f"{_answer(hits, len(first))}: after one epoch AdaBound is nearer to Adam with the same step size than to SGDM "
+        f"on {hits} of {len(first)} networks (training accuracy on {name}: AdaBound {ours:.1f} %, Adam {adam:.1f} %, "
+        f"SGDM {sgdm:.1f} %)."
+    )
+    curves = shown[name]
+    drawn = [label for label in (DEFAULTS["AdaBound"], "AdaBound", REFERENCE, "SGDM") if label in curves]
+    bands = tuple(Band(label, False, [seed.series("train")[: max(4, seed.spec.epochs // 6)]
+                                      for seed in curves[label].finished]) for label in drawn)  # fmt: skip
+    figure = LinesFigure("question-start", f"The first epochs on {name}", bands, "epoch", "training accuracy (%)")
+    return Question("Does it start like Adam?", answer, figure)
+
+
+def _dot(curves: Mapping[str, Curve], row: str, label: str, other: str) -> Dot:
+    """The difference of two methods at the last epoch, with its interval over seeds."""
+    estimate = Group(curves).comparison({label: 1.0, other: -1.0}, LAST).estimate
+    margin = estimate.margin(ALPHA) if estimate.known else 0.0
+    return Dot(row, label.partition(", ")[0], estimate.value, estimate.value - margin, estimate.value + margin)
+
+
+def _signed(dot: Dot) -> str:
+    return f"{dot.value:+.1f} ({dot.row})".replace("-", "−", 1) if dot.value < 0 else f"{dot.value:+.1f} ({dot.row})"
+
+
+def _end(panels: Curves) -> Question | None:
+    dots = [_dot(curves, name, label, "SGDM" if "SGDM" in curves else "SGD")
+            for name, curves in panels.items() for label in ("AdaBound", "Adam")]  # fmt: skip
+    if not dots:
+        return None
+    ours = [dot for dot in dots if dot.label == "AdaBound"]
+    same = [dot for dot in ours if dot.value > -SAME]
+    worst, best = min(ours, key=lambda dot: dot.value), max(ours, key=lambda dot: dot.value)
+    answer = (
+        f"{_answer(len(same), len(ours))}: on {len(same)} of {len(ours)} networks AdaBound ends better than SGD or at "
+        f"most {SAME:g} points behind it, from {_signed(worst)} to {_signed(best)}."
+    )
+    x = "final test result less SGD's\n(points of accuracy, or % of perplexity)"
+    return Question("Does it end like SGD?", answer, DotsFigure("question-end", "Final results", tuple(dots), x))
+
+
+def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
+    sentences: list[str] = []
+    figure: ReportFigure | None = None
+    names = [name for name, curves in panels.items()
+             if DEFAULTS["AdaBound"] in curves and curves[DEFAULTS["AdaBound"]].finished]  # fmt: skip
+    if names:
+        dots = tuple(_dot(panels[name], name, DEFAULTS["AdaBound"], "AdaBound") for name in names)
+        good = sum(dot.value > -SAME for dot in dots)
+        word = "No" if good == len(dots) else "Yes" if good == 0 else "Sometimes"
+        sentences.append(
+            f"{word}: at the paper's defaults AdaBound ends at most {SAME:g} points below its suggested step sizes "
+            f"on {good} of {len(dots)} networks"
+        )
+        x = "at the defaults, less suggested step sizes\n(points of accuracy, or % of perplexity)"
+        figure = DotsFigure("question-tuning", "Defaults against suggested step sizes", dots, x)
+    finals = _by_step_size(steps) if steps else {}
+    if len(finals) == 2:
+        ranges = {name: max(map(mean, each.values())) - min(map(mean, each.values())) for name, each in finals.items()}
+        sentences.append(
+            f"over a thousandfold range of the (final) step size AdaBound's accuracy varies by "
+            f"{ranges['AdaBound']:.1f} points, SGDM's by {ranges['SGDM']:.1f}"
+        )
+        ticks = tuple(step for step in finals["SGDM"] if step in finals["AdaBound"])
+        bands = tuple(Band(name, False, _transposed([each[step] for step in ticks])) for name, each in finals.items())
+        x, y = "step size α of SGDM, final step size α* of AdaBound", "final test accuracy (%)"
+        figure = LinesFigure("question-tuning", "Final accuracy against step size", bands, x, y, ticks)
+    answer = "; ".join(sentences)
+    return Question("Do I have to tune it?", f"{answer[:1].upper()}{answer[1:]}.", figure) if figure else None
+
+
+def _by_step_size(steps: Evidence) -> dict[str, dict[str, list[float]]]:
+    """The final accuracies of SGDM and AdaBound by step size, of runs that finished."""
+    found = {
+        name: {label.split("= ")[-1]: curve.final() for label, curve in steps.panels[name].items() if curve.final()}
+        for name in ("SGDM", "AdaBound")
+    }
+    return {name: finals for name, finals in found.items() if finals}
+
+
+def _transposed(columns: list[list[float]]) -> list[list[float]]:
+    return [list(row) for row in zip(*columns, strict=False)]
+
+
+def _cost(panels: Curves) -> Question | None:
+    dots = []
+    for name, curves in panels.items():
+        times = {label: [statistics.median(line["seconds"] for line in seed.metrics) for seed in curve.finished]
+                 for label, curve in curves.items()}  # fmt: skip
+        adam = statistics.median(times["Adam"])
+        for label in (label for label in ("AdaBound", "SGDM", "SGD") if label in times):
+            ratios = [seconds / adam for seconds in times[label]]
+            dots.append(Dot(name, label, statistics.median(ratios), min(ratios), max(ratios)))
+    if not dots:
+        return None
+    ours = [dot.value for dot in dots if dot.label == "AdaBound"]
+    answer = (
+        f"An epoch of AdaBound took {statistics.median(ours):.2f} times as long as one of Adam (median over "
+        f"{len(ours)} networks; {min(ours):.2f} to {max(ours):.2f}) and keeps as much state, two numbers per "
+        "parameter; the runs shared a machine, so these times are rough."
+    )
+    x = "seconds per epoch, over Adam's\n(median, and range over seeds)"
+    return Question("What did it cost?", answer, DotsFigure("question-cost", "Time per epoch", tuple(dots), x, 1.0))

@@ -1,0 +1,146 @@
+"""From claims to verdicts: one rule for all claims of a study."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+from dynabound.lab.report.statistics import ALPHA, Estimate, Level, holm
+
+__all__ = [
+    "FAILS", "HOLDS", "NOT_COMPARABLE", "NOT_REPRODUCED", "OPEN_ONLY", "PARTLY", "REPRODUCED", "UNDECIDED", "Check",
+    "Claim", "Comparison", "judge", "overall",
+]  # fmt: skip
+
+REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "not decided at this scale"
+NOT_COMPARABLE = "not comparable at this scale"
+PARTLY, OPEN_ONLY = "partly reproduced", "reproduced where decided"
+HOLDS, FAILS = "holds", "fails"
+_YES, _NO = (REPRODUCED, HOLDS), (NOT_REPRODUCED, FAILS)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim, what was measured, and what follows."""
+
+    claim: str
+    measured: str
+    verdict: str
+    source: str = "ours"
+    """Whose claim it is: "paper l. N", a line of the paper's LaTeX source, or "ours"."""
+    difference: float | None = None
+    low: float | None = None
+    high: float | None = None
+    """The interval of the difference, over seeds."""
+    test_error: float | None = None
+    """The standard error of the difference from the finite test set, if the methods erred on independent examples."""
+    bounds: tuple[float | None, float | None] | None = None
+    """Where the claim says that the difference lies; None: no limit."""
+    unit: str = ""
+    p: float | None = None
+    """After Holm's correction; None where no chance is involved or nothing was tested."""
+
+    @property
+    def of_paper(self) -> bool:
+        """Whether the paper makes the claim."""
+        return self.source.startswith("paper")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A contrast and the region where its true value lies if the claim is true."""
+
+    estimate: Estimate
+    low: float = 0.0
+    high: float = math.inf
+    test_error: float | None = None
+
+    @property
+    def p_for(self) -> float:
+        """The p value of "the claim is true"."""
+        return self.estimate.p_inside(self.low, self.high)
+
+    @property
+    def p_against(self) -> float:
+        """The p value of "the claim is false"."""
+        return self.estimate.p_outside(self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim that is true if all its tests say so.
+
+    With ``joint`` the tests measure the same thing (at the last epoch and at the best one), and the claim is false
+    only if all say so. Otherwise it is false if one of them says so, and that one pays for the others (Bonferroni).
+    """
+
+    text: str
+    source: str
+    measured: str
+    comparisons: tuple[Comparison, ...]
+    unit: str
+    joint: bool = False
+
+    @property
+    def p_for(self) -> float:
+        """All tests must agree: the largest p value counts."""
+        return max(each.p_for for each in self.comparisons)
+
+    @property
+    def p_against(self) -> float:
+        """See the class."""
+        p_values = [each.p_against for each in self.comparisons]
+        return max(p_values) if self.joint else min(1.0, len(p_values) * min(p_values))
+
+    def check(self, level: Level) -> Check:
+        """The verdict, with the interval of the test that is the hardest to decide."""
+        supported = self.p_for < self.p_against
+        words = (REPRODUCED, NOT_REPRODUCED) if self.source.startswith("paper") else (HOLDS, FAILS)
+        verdict = UNDECIDED if not level.decided else words[0] if supported else words[1]
+        hardest = "p_against" if self.joint and not supported else "p_for"
+        shown: Comparison = max(self.comparisons, key=attrgetter(hardest))
+        margin = shown.estimate.margin(level.alpha)
+        known = math.isfinite(margin)
+        return Check(
+            self.text,
+            self.measured if known else f"{self.measured}; no spread over seeds to judge by",
+            verdict,
+            self.source,
+            difference=shown.estimate.value if math.isfinite(shown.estimate.value) else None,
+            low=shown.estimate.value - margin if known else None,
+            high=shown.estimate.value + margin if known else None,
+            test_error=shown.test_error,
+            bounds=(_finite(shown.low), _finite(shown.high)),
+            unit=self.unit,
+            p=level.p if known else None,
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def judge(claims: Sequence[Claim | Check]) -> list[Check]:
+    """Decide the claims of a study together; what needs no test, or could not be tested, stays as it is."""
+    tested = [claim for claim in claims if isinstance(claim, Claim)]
+    known = [claim for claim in tested if all(each.estimate.known for each in claim.comparisons)]
+    levels = dict(zip(map(id, known), holm([min(claim.p_for, claim.p_against) for claim in known]), strict=True))
+    untested = Level(1.0, ALPHA)
+    return [claim.check(levels.get(id(claim), untested)) if isinstance(claim, Claim) else claim for claim in claims]
+
+
+def overall(checks: Sequence[Check]) -> str:
+    """The verdict on a study: of the paper's claims, and of those that this scale can decide in principle."""
+    verdicts = [check.verdict for check in checks if check.of_paper and check.verdict != NOT_COMPARABLE]
+    if not verdicts:
+        return NOT_COMPARABLE if any(check.of_paper for check in checks) else UNDECIDED
+    yes, no = any(v in _YES for v in verdicts), any(v in _NO for v in verdicts)
+    if yes and no:
+        return PARTLY
+    if no:
+        return NOT_REPRODUCED
+    if not yes:
+        return UNDECIDED
+    return REPRODUCED if all(v in _YES for v in verdicts) else OPEN_ONLY

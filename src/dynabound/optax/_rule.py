@@ -1,0 +1,207 @@
+"""The update rule in JAX, and the bare gradient transformation."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax.typing import ArrayLike, DTypeLike
+
+from dynabound import bounds as bound_functions
+from dynabound._hyperparameters import check
+from dynabound.bounds import Bounds
+
+__all__ = ["Rule", "Scalars", "ScaleByAdaBoundState", "at", "scale_by_adabound"]
+
+
+class ScaleByAdaBoundState(NamedTuple):
+    """The state of :func:`scale_by_adabound`."""
+
+    count: jax.Array
+    """The number of updates made: an int32 that stops at its largest value."""
+    mu: Any
+    """First moments, a tree like the parameters."""
+    nu: Any
+    """Second moments, at least float32."""
+    nu_max: Any
+    """The largest second moments so far for AMSBound, otherwise None."""
+
+
+class Scalars(NamedTuple):
+    """The numbers that distinguish one update from another."""
+
+    step_size: Any  # α, with the bias corrections, over √t under sqrt_decay
+    lower: Any  # η_l(t)
+    upper: Any  # η_u(t)
+    b1: Any  # β₁ₜ; the number itself where it is constant
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The hyper-parameters of :func:`scale_by_adabound`, and the numbers that follow from them at a step.
+
+    Numbers may be traced, so that no line below asks for their value.
+    """
+
+    learning_rate: optax.ScalarOrSchedule
+    b1: ArrayLike
+    b2: ArrayLike
+    eps: ArrayLike
+    final_learning_rate: optax.ScalarOrSchedule
+    gamma: ArrayLike
+    bounds: Bounds
+    debias: bool
+    sqrt_decay: bool
+    beta1_decay: ArrayLike | str
+
+    def __post_init__(self) -> None:
+        bound_functions.check(self.bounds)
+        check("rate", learning_rate=self.learning_rate, final_learning_rate=self.final_learning_rate, eps=self.eps)
+        check("beta", b1=self.b1, b2=self.b2)
+        check("positive", gamma=self.gamma)
+        check("decay", beta1_decay=self.beta1_decay)
+
+    def scalars(self, count: Any, dtype: Any) -> Scalars:
+        """The scalars of the update that follows ``count`` others, for parameters computed in ``dtype``."""
+        t = optax.safe_increment(count).astype(dtype)
+        step_size = jnp.asarray(at(self.learning_rate, count), dtype)
+        final = jnp.asarray(at(self.final_learning_rate, count), dtype)
+        final = jnp.where(step_size > 0, final, 0)  # a step at learning rate 0 moves nothing
+        b1, correction1 = self._first_moment(t)
+        if self.debias:
+            # 1 − βᵗ loses four digits in float32.
+            step_size *= jnp.sqrt(-jnp.expm1(t * _log(self.b2))) / correction1
+        lower, upper = bound_functions.evaluate(self.bounds, self.gamma, t)
+        # An upper bound of infinity (Adam) becomes the largest number: ∞ · 0 would be NaN.
+        lower, upper = lower * final, jnp.minimum(upper, jnp.finfo(dtype).max) * final
+        if self.sqrt_decay:
+            root = jnp.sqrt(t)
+            step_size, lower, upper = step_size / root, lower / root, upper / root
+        return Scalars(step_size, jnp.asarray(lower, dtype), jnp.asarray(upper, dtype), b1)
+
+    def _first_moment(self, t: Any) -> tuple[Any, Any]:
+        """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
+        product = t * _log(self.b1)
+        if isinstance(self.beta1_decay, str):  # "harmonic"
+            return self.b1 / t, -jnp.expm1(product - jax.scipy.special.gammaln(t + 1))
+        if isinstance(self.beta1_decay, Real) and self.beta1_decay == 1:
+            return self.b1, -jnp.expm1(product)
+        b1 = self.b1 * jnp.power(self.beta1_decay, t - 1)
+        return b1, -jnp.expm1(product + _log(self.beta1_decay) * t * (t - 1) / 2)
+
+    def unclipped(self, nu: Any, s: Scalars) -> Any:
+        """The rates before the bounds: α/(√v + ε)."""
+        # The smallest normal number is lost against any √v but 0; it keeps 0/0 and the derivative of √0 from being NaN.
+        return s.step_size / (jnp.sqrt(jnp.maximum(nu, jnp.finfo(nu.dtype).tiny)) + self.eps)
+
+
+def at(value: optax.ScalarOrSchedule, count: Any) -> Any:
+    """A number, or a schedule's value after ``count`` updates."""
+    return value(count) if callable(value) else value
+
+
+def _log(x: Any) -> Any:
+    # Of a Python number in float64: 0.999 in float32 is off by a hundred-thousandth of 1 − 0.999.
+    if isinstance(x, Real):
+        return math.log(x) if x else -math.inf
+    return jnp.log(x)
+
+
+def scale_by_adabound(
+    learning_rate: optax.ScalarOrSchedule = 1e-3,
+    b1: ArrayLike = 0.9,
+    b2: ArrayLike = 0.999,
+    eps: ArrayLike = 1e-8,
+    *,
+    final_learning_rate: optax.ScalarOrSchedule = 0.1,
+    gamma: ArrayLike = 1e-3,
+    amsbound: bool = False,
+    bounds: Bounds = "harmonic",
+    debias: bool = True,
+    sqrt_decay: bool = False,
+    beta1_decay: ArrayLike | str = 1.0,
+    mu_dtype: DTypeLike | None = None,
+) -> optax.GradientTransformation:
+    """Replace gradients g by η·m: the first moment m, times a learning rate η for each element between two bounds.
+
+    ::
+
+        m_t = β₁·m_{t−1} + (1 − β₁)·g_t
+        v_t = β₂·v_{t−1} + (1 − β₂)·g_t²
+        η_t = clip(α·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v_t + ε), α*·l(t), α*·u(t))
+
+    The bounds clip the learning rate, so that it is an argument here and not of a later ``scale_by_learning_rate``.
+    The sign is the gradient's: :func:`dynabound.optax.adabound` is this, followed by ``optax.scale(-1)``.
+
+    Args:
+        learning_rate: α, a number or a schedule. Where it is 0 nothing moves.
+        b1: β₁.
+        b2: β₂.
+        eps: ε.
+        final_learning_rate: α*, a number or a schedule, used as it is. (:func:`~dynabound.optax.adabound` scales it
+            with the learning rate.)
+        gamma: γ, the speed at which the bounds close in.
+        amsbound: divide by the largest v_t so far. Static.
+        bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``. Static.
+        debias: apply Adam's bias corrections. Static.
+        sqrt_decay: divide the clipped rate by √t. Static.
+        beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
+        mu_dtype: dtype of m; None is the parameter's, and float32 for 16-bit parameters. Moments v are never narrower
+            than float32.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> import optax
+        >>> from dynabound.optax import scale_by_adabound
+        >>> tx = optax.chain(optax.clip_by_global_norm(1.0), scale_by_adabound(1e-3), optax.scale(-1.0))
+        >>> state = tx.init(jnp.zeros(3))
+    """
+    rule = Rule(learning_rate, b1, b2, eps, final_learning_rate, gamma, bounds, debias, sqrt_decay, beta1_decay)
+
+    def init(params: optax.Params) -> ScaleByAdaBoundState:
+        nu = jax.tree.map(_zeros, params)
+        mu = jax.tree.map(lambda v: jnp.zeros_like(v, dtype=mu_dtype), nu)
+        return ScaleByAdaBoundState(jnp.zeros([], jnp.int32), mu, nu, jax.tree.map(jnp.copy, nu) if amsbound else None)
+
+    def update(
+        updates: optax.Updates, state: ScaleByAdaBoundState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, ScaleByAdaBoundState]:
+        del params
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(state.nu)}
+        scalars = {dtype: rule.scalars(state.count, dtype) for dtype in dtypes}
+
+        def first_moment(g: Any, m: Any, v: Any) -> Any:
+            b1 = scalars[v.dtype].b1
+            return b1 * m.astype(v.dtype) + (1 - b1) * g.astype(v.dtype)
+
+        def second_moment(g: Any, v: Any) -> Any:
+            # Injected hyper-parameters have a dtype of their own.
+            return (rule.b2 * v + (1 - rule.b2) * g.astype(v.dtype) ** 2).astype(v.dtype)
+
+        def step(g: Any, m: Any, v: Any) -> Any:
+            s = scalars[v.dtype]
+            return (jnp.clip(rule.unclipped(v, s), s.lower, s.upper) * m).astype(g.dtype)
+
+        mu = jax.tree.map(first_moment, updates, state.mu, state.nu)
+        nu = jax.tree.map(second_moment, updates, state.nu)
+        nu_max = jax.tree.map(jnp.maximum, state.nu_max, nu) if amsbound else None
+        updates = jax.tree.map(step, updates, mu, nu_max if amsbound else nu)
+        mu = jax.tree.map(lambda m, old: m.astype(old.dtype), mu, state.mu)
+        return updates, ScaleByAdaBoundState(optax.safe_increment(state.count), mu, nu, nu_max)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _zeros(param: Any) -> Any:
+    dtype = jnp.asarray(param).dtype
+    if jnp.issubdtype(dtype, jnp.complexfloating):
+        raise TypeError(
+            f"a parameter is {dtype}: wrap the transformation in optax.contrib.split_real_and_imaginary, which makes "
+            "it treat real and imaginary parts as the torch optimizers do"
+        )
+    return jnp.zeros_like(param, dtype=jnp.promote_types(dtype, jnp.float32))

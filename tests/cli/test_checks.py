@@ -1,0 +1,128 @@
+"""What is refused before the first process and the first write, in one line."""
+
+import pwd
+
+import pytest
+from typer.testing import CliRunner
+
+from dynabound.cli import app, checks
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.studies.cost import profile
+
+
+@pytest.fixture
+def refuse(tmp_path, monkeypatch):
+    """Run a command that must be refused with one line and leave nothing behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DYNABOUND_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call(*arguments):
+        before = sorted(tmp_path.rglob("*"))
+        result = CliRunner().invoke(app, list(arguments))
+        assert result.exit_code == 1, result.output
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("dynabound: ")
+        assert "internal error" not in line
+        assert sorted(tmp_path.rglob("*")) == before
+        return line
+
+    return call
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        "torch.optim:LBFGS",
+        "torch.optim:SparseAdam",
+        "pytorch_optimizer:AdaHessian",
+        "nomod:C",
+        "..:x",
+        "helpers.broken:C",
+        "helpers.leaves:C",
+        "torch.optim:Optimizer",
+    ],
+)
+def test_optimizers_that_cannot_train(refuse, command, optimizer):
+    assert optimizer in refuse(command, "digits", f"--optimizer={optimizer}")
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "sgd", "adabound"])
+def test_differentiable_steps(refuse, optimizer):
+    line = refuse("train", "digits", f"--optimizer={optimizer}", "--opt=differentiable=true")
+    assert f"--optimizer {optimizer}: cannot make a step on cpu" in line
+
+
+def test_capturable_steps_on_a_cpu(refuse):
+    assert "capturable" in refuse("train", "digits", "--optimizer=adam", "--opt=capturable=true")
+
+
+@pytest.mark.parametrize("command", ["train", "tune"])
+def test_rates_of_an_optimizer_whose_rates_are_unknown(refuse, command):
+    line = refuse(command, "digits", "--rates", "--optimizer=pytorch_optimizer:Lion")
+    assert "--rates with --optimizer pytorch_optimizer:Lion: " in line
+    assert "register" in line
+
+
+@pytest.mark.parametrize("device", ["nope", "cuda:7", "meta", "hpu", "privateuseone", "vulkan"])
+@pytest.mark.parametrize("command", [["train", "digits"], ["tune", "digits"], ["reproduce", "mnist"]])
+def test_devices_that_cannot_compute(refuse, command, device):
+    assert f"device='{device}': cannot be used here" in refuse(*command, f"--device={device}")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["digits", "--hidden=1000000000000"],
+        ["digits", f"--hidden={2**62}"],
+        ["pydoc", "--hidden=10000000"],
+        ["pydoc", "--layers=9000", "--hidden=100000"],
+        ["digits", "--model=resnet34", "--width=16"],
+    ],
+    ids=str,
+)
+def test_models_that_no_memory_can_hold(refuse, options, monkeypatch):
+    monkeypatch.setattr(checks, "_total_memory", lambda: 2.0**34)
+    for command in ("train", "tune"):
+        assert "GB of memory, and this machine has 17.2 GB" in refuse(command, *options)
+
+
+def test_too_many_layers_and_threads(refuse):
+    assert "layers=1000000000: must be at most" in refuse("train", "pydoc", "--layers=1000000000")
+    assert "threads=1000000: this machine has" in refuse("bench", "small", "--threads=1000000")
+
+
+@pytest.mark.parametrize("task", ["perceptron", "resnet34", "densenet121", "lstm"])
+def test_the_least_number_of_parameters_is_not_above_the_number(task):
+    width = None if task in ("perceptron", "lstm") else 1
+    spec = RunSpec("pydoc" if task == "lstm" else "digits", model=task, width=width)
+    parameters = profile(spec).parameters
+    assert 0.1 * parameters < checks._least_parameters(spec) <= parameters
+
+
+@pytest.mark.parametrize("command", [["train", "mnist"], ["tune", "mnist"], ["reproduce", "mnist", "--scale=laptop"]])
+def test_data_folders_that_cannot_be_read(refuse, command):
+    assert "File name too long" in refuse(*command, f"--data-dir={'x' * 300}")
+
+
+@pytest.mark.parametrize("command", ["train digits", "tune digits", "reproduce mnist", "runs", "report"])
+def test_names_that_are_too_long(refuse, command):
+    assert "File name too long" in refuse(*command.split(), f"--out={'x' * 300}")
+
+
+@pytest.mark.parametrize("command", [["train", "mnist"], ["data", "list"], ["data", "fetch", "mnist"]])
+def test_no_home_and_an_unknown_user(refuse, command, monkeypatch):
+    def unknown(_):
+        raise KeyError
+
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    assert "give --data-dir" in refuse(*command)
+
+
+@pytest.mark.parametrize("value", ["abc", "-1", "2.5"])
+def test_a_world_size_that_is_no_number(refuse, value, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", value)
+    assert f"WORLD_SIZE='{value}': must be" in refuse("train", "digits")
