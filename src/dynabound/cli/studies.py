@@ -19,6 +19,7 @@ from dynabound.cli.progress import board
 from dynabound.cli.tables import echo, echo_json, print_table, size_text, time_text
 from dynabound.cli.tables import show as _print
 from dynabound.lab.describe import describe
+from dynabound.lab.engines.base import cores
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
@@ -29,8 +30,8 @@ from dynabound.lab.studies import cost, drive, simulate
 from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import losses, read
-from dynabound.lab.studies.recipes import STUDIES, choose, seeded
-from dynabound.lab.studies.search import GRIDS, Loss, Search, search
+from dynabound.lab.studies.recipes import STUDIES, Study, choose, seeded
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search
 
 __all__ = ["report", "reproduce", "tune"]
 
@@ -84,8 +85,9 @@ def reproduce(
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
         _dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
         return
-    specs = [row.spec(scale) for study in chosen for row in study.rows]
+    specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
     _check(specs, place, EngineOptions(**engine), out)
+    _suggest(chosen, scale, store, EngineOptions(**engine), as_json)
     failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
     if any(not study.rows for study in chosen):
         _run_theory(out / "theory", as_json)
@@ -141,6 +143,18 @@ def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: Engine
     if local:
         check_local_runs(specs, options.device, out)
     drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find
+
+
+def _suggest(chosen: Sequence[Study], scale: str, store: Store, options: EngineOptions, quiet: bool) -> None:
+    """Find the step sizes that AdaBound and AMSBound still lack."""
+    from dynabound.lab.studies import suggestions
+
+    specs = suggestions.missing(chosen, scale, store)
+    with Bar(console=Console(stderr=True), transient=True, disable=quiet or not specs) as bar:
+        task = bar.add_task("suggesting step sizes of AdaBound", total=len(specs))
+        device = options.device if options.engine == "local" else "cpu"
+        suggestions.prepare(specs, store, options.jobs or cores(), options.data_dir, device,
+                            lambda done: bar.update(task, completed=done))  # fmt: skip
 
 
 def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
@@ -275,7 +289,7 @@ def tune(
     engine: dict[str, Any],
     optimizers: Annotated[
         list[str] | None,
-        typer.Option("--optimizer", **one_of(GRIDS, "Optimizer to tune; repeatable (default: all)")),
+        typer.Option("--optimizer", **one_of(TUNE_GRIDS, "Optimizer to tune; repeatable (default: the first five)")),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of the best setting.")] = 3,
     out: OutDir = _OUT,
@@ -295,7 +309,7 @@ def tune(
             check_optimizer(each, engine.get("device", "cpu"))
     _check(specs, place, EngineOptions(**engine), out)
     failed = _run(plans.tuning(specs, seeds), store, place, as_json)
-    found = {each.optimizer: search(each, losses(store)) for each in specs}
+    found = {each.optimizer: search(each, losses(store), TUNE_GRIDS) for each in specs}
     if as_json:
         echo_json({name: _found(result, store, seeds) for name, result in found.items()})
     else:

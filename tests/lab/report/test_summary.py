@@ -8,7 +8,9 @@ import pytest
 
 from dynabound.lab.report import html
 from dynabound.lab.report.results import curves
-from dynabound.lab.report.summary import Failure, build, failures, run_states, step_size
+from dynabound.lab.report.summary import Failure, build, failures, run_states
+from dynabound.lab.report.tables import step_size
+from dynabound.lab.report.theory import headline
 from dynabound.lab.store import Store
 from dynabound.lab.studies import recipes
 from dynabound.lab.studies import theory as theorems
@@ -64,7 +66,8 @@ def test_a_damaged_run_of_a_curve_is_reported_with_the_remedy(tiny, done, tmp_pa
 
 def test_the_data_behind_the_figure(tiny, done):
     (study,) = build([tiny], "demo", done).studies
-    (figure,) = study.figures
+    figure, forest = study.figures
+    assert [check.claim for check in forest.checks] == [check.claim for check in study.checks if check.low is not None]
     (panel,) = figure.panels
     assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows]
     for curve in panel.curves:
@@ -109,7 +112,7 @@ def test_theory_comes_from_its_files(tmp_path):
     theorems.play("counterexample", tmp_path / "theory", lambda done, total: None)
     report = build([STUDIES["theory"]], "demo", tmp_path)
     (study,) = report.studies
-    assert study.verdict == "not reproduced", "Theorem 4 is false as stated"
+    assert "refuted" in study.verdict, "Theorem 4 is false as stated"
     assert [figure.name for figure in study.figures] == ["counterexample"]
     assert len(study.failures) == 4
     assert html.write(report, tmp_path).is_file()
@@ -117,3 +120,36 @@ def test_theory_comes_from_its_files(tmp_path):
     report = build([STUDIES["theory"]], "demo", tmp_path)
     assert len(report.studies[0].failures) == 5
     assert html.write(report, tmp_path).is_file()
+
+
+def test_theory_can_come_out_right():
+    verdicts = [("Theorem 1", True), ("Theorem 2", True), ("Theorem 3", True), ("Theorem 4", False),
+                ("Corollary 4.1", False), ("Theorem 5", False), ("Lemma 1", True)]  # fmt: skip
+    found = {"all": {"verdicts": [{"statement": name, "kind": "theorem", "holds": holds} for name, holds in verdicts]}}
+    assert headline(found, [], []) == "Theorems 1 to 3 hold; 4, its corollary and 5 are refuted"
+    found["all"]["verdicts"][0]["holds"] = None
+    assert headline(found, [], []) == ("Theorems 2 and 3 hold; 4, its corollary and 5 are refuted; 1 is not decided")
+    found["all"]["verdicts"] = [{"statement": "Theorem 1", "kind": "theorem", "holds": True}]
+    assert headline(found, ["regret"], []) == "Theorem 1 holds"
+    assert headline({}, ["regret"], []) == "not decided at this scale"
+
+
+def test_the_questions_at_the_top_are_answered_from_the_runs(tiny, done):
+    report = build([tiny], "demo", done)
+    assert [each.question for each in report.questions] == [
+        "Does it start like Adam?", "Does it end like SGD?", "What did it cost?",
+    ]  # fmt: skip
+    start, end, cost = (each.answer for each in report.questions)
+    first = {label: [seed.series("train")[0] for seed in curve.finished]
+             for label, curve in ((c.row.label, c) for c in curves(tiny, "demo", Store(done / "runs")))}  # fmt: skip
+    assert f"AdaBound {sum(first['AdaBound']) / 3:.1f} %" in start
+    assert "of 1 networks" in end
+    assert "times as long as one of Adam" in cost
+
+
+def test_the_environment_is_that_of_the_runs(tiny, done):
+    (line,) = build([tiny], "demo", done).environment
+    stored = Store(done / "runs").runs()[0].environment()[-1]
+    assert line.startswith("21 runs: ")
+    assert stored["torch"] in line
+    assert stored["cpu"] in line

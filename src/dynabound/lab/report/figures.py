@@ -53,6 +53,7 @@ class ReportFigure:
 class StoredFigure(ReportFigure):
     """A figure that is already drawn."""
 
+    kind = "stored"
     path: Path
 
     def svg(self, folder: Path) -> bytes:

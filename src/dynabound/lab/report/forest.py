@@ -22,6 +22,8 @@ _COLOURS = {REPRODUCED: GREEN, HOLDS: GREEN, NOT_REPRODUCED: VERMILION, FAILS: V
 _LINEAR = 2.0
 """Up to here the axis is linear, and logarithmic beyond: one large difference must not hide the small ones."""
 
+_TICKS = (-100, -50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100)
+
 
 @dataclass(frozen=True)
 class ForestFigure(ReportFigure):
@@ -46,6 +48,9 @@ class ForestFigure(ReportFigure):
             _draw_check(axes, place, check)
         axes.axvline(0, color=BLACK, linewidth=0.8)
         axes.set_xscale("symlog", linthresh=_LINEAR)
+        low, high = axes.get_xlim()
+        axes.set_xticks([tick for tick in _TICKS if low <= tick <= high], minor=False)
+        axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_yticks(range(len(labels)), labels, fontsize=8)
         axes.set_ylim(len(labels) - 0.4, -0.6)

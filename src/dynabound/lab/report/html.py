@@ -26,7 +26,6 @@ from dynabound.lab.report.verdicts import (
     PARTLY,
     REPRODUCED,
     UNDECIDED,
-    Check,
 )  # fmt: skip
 from dynabound.lab.studies.recipes import STUDIES
 
@@ -85,7 +84,7 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
         "verdict_class": _class,
         "verdict_mark": lambda verdict: _MARKS[_class(verdict)],
         "paper_claims": paper_claims,
-        "interval": _interval,
+        "signed": _signed,
         "p_value": _p_value,
         "number": _number,
         "other_states": _other_states,
@@ -117,11 +116,8 @@ def paper_claims(study: StudyReport) -> dict[str, int]:
     return {kind: kinds.count(kind) for kind in _KINDS}
 
 
-def _interval(check: Check) -> str:
-    """The difference with its interval; empty if nothing was tested."""
-    if check.difference is None or check.low is None or check.high is None:
-        return ""
-    return f"{check.difference:+.2f} [{check.low:+.2f}, {check.high:+.2f}] {check.unit}".replace("-", "−")
+def _signed(value: float) -> str:
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _p_value(p: float | None) -> str:

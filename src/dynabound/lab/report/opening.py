@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynabound import _drawing
 from dynabound._drawing import BLACK
@@ -53,6 +53,9 @@ class LinesFigure(ReportFigure):
             draw_band(axes, band.seeds("train"), band.label, line_style(band.label, place))
         if self.ticks:
             axes.set_xticks(range(1, len(self.ticks) + 1), self.ticks)
+        else:
+            locator: Any = axes.xaxis.get_major_locator()
+            locator.set_params(integer=True)
         axes.legend(fontsize=9, frameon=False)
         return figure
 
@@ -93,7 +96,7 @@ class DotsFigure(ReportFigure):
         axes.axvline(self.zero, color=BLACK, linewidth=0.8)
         axes.set_yticks(range(len(rows)), rows)
         axes.set_ylim(len(rows) - 0.5, -0.5)
-        axes.legend(fontsize=9, frameon=False)
+        figure.legend(loc="outside lower center", ncols=len(labels), fontsize=9, frameon=False)
         return figure
 
 
@@ -170,7 +173,7 @@ def _end(panels: Curves) -> Question | None:
         f"{_answer(len(same), len(ours))}: on {len(same)} of {len(ours)} networks AdaBound ends better than SGD or at "
         f"most {SAME:g} points behind it, from {_signed(worst)} to {_signed(best)}."
     )
-    x = "final test result less SGD's: points of accuracy, or % of perplexity"
+    x = "final test result less SGD's\n(points of accuracy, or % of perplexity)"
     return Question("Does it end like SGD?", answer, DotsFigure("question-end", "Final results", tuple(dots), x))
 
 
@@ -187,7 +190,7 @@ def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
             f"{word}: at the paper's defaults AdaBound ends at most {SAME:g} points below its suggested step sizes "
             f"on {good} of {len(dots)} networks"
         )
-        x = "at the defaults, less suggested step sizes: points, or %"
+        x = "at the defaults, less suggested step sizes\n(points of accuracy, or % of perplexity)"
         figure = DotsFigure("question-tuning", "Defaults against suggested step sizes", dots, x)
     finals = _by_step_size(steps) if steps else {}
     if len(finals) == 2:
@@ -234,5 +237,5 @@ def _cost(panels: Curves) -> Question | None:
         f"{len(ours)} networks; {min(ours):.2f} to {max(ours):.2f}) and keeps as much state, two numbers per "
         "parameter; the runs shared a machine, so these times are rough."
     )
-    x = "seconds per epoch, over Adam's (median, and range over seeds)"
+    x = "seconds per epoch, over Adam's\n(median, and range over seeds)"
     return Question("What did it cost?", answer, DotsFigure("question-cost", "Time per epoch", tuple(dots), x, 1.0))

@@ -119,10 +119,10 @@ def _welch(value: float, weighted: Sequence[tuple[float, Values]]) -> Estimate:
         return Estimate(value, math.nan, 0)
     parts = []
     for weight, values in weighted:
-        squares, freedom = _squares(values)
-        parts.append((weight**2 * squares / freedom / len(values), freedom))
+        squares, own = _squares(values)
+        parts.append((weight**2 * squares / own / len(values), own))
     variance = sum(part for part, _ in parts)
-    freedom = variance**2 / sum(part**2 / freedom for part, freedom in parts) if variance else 0.0
+    freedom = variance**2 / sum(part**2 / own for part, own in parts) if variance else 0.0
     return Estimate(value, math.sqrt(variance), freedom)
 
 

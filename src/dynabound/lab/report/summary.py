@@ -149,7 +149,8 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
         fields = mine[0].spec.to_dict()
         values = {key.replace("_", " "): fields[key] for key in _SETTINGS if fields[key] is not None}
         shown = [f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()]
-        lines.append(f"{workload}: {', '.join(shown)}; {study.seeds[scale]} seed{'s'[: study.seeds[scale] > 1]}")
+        seeds = study.seed_count(mine[0].row, scale)
+        lines.append(f"{workload}: {', '.join(shown)}; {seeds} seed{'s'[: seeds > 1]}")
         suggested = any(curve.row.label in DEFAULTS.values() for curve in mine)
         ours = f"AdaBound and AMSBound {'have suggested ones' if suggested else 'keep their defaults'}"
         if any(curve.row.tuned(scale) for curve in mine):
