@@ -102,7 +102,7 @@ def test_the_figures_show_every_curve(built):
 def test_a_traceback_keeps_its_lines_and_is_escaped(built):
     error = 'Traceback:\n  File "<string>"\nRuntimeError: <b>'
     study = replace(built[0].studies[1], failures=(summary.Failure("1", "Adam", "failed", error),), figures=())
-    assert f"<pre>{markupsafe.escape(error)}</pre>" in page.render(replace(built[0], studies=(study,)), {})
+    assert f"<pre>{markupsafe.escape(error)}</pre>" in page.render(replace(built[0], studies=(study,), questions=()), {})
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_traceback_keeps_its_lines_and_is_escaped(built):
 )
 def test_all_verdicts_have_a_badge(built, verdict):
     study = replace(built[0].studies[1], verdict=verdict, figures=())
-    text = page.render(replace(built[0], studies=(study,)), {})
+    text = page.render(replace(built[0], studies=(study,), questions=()), {})
     assert re.search(rf'<span class="badge (yes|no|none|mixed)">[✓✗–◐]&nbsp;{verdict}</span>', text)
 
 
