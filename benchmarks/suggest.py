@@ -25,19 +25,18 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from dynabound.lab.batches import Batch, make_batches
-from dynabound.lab.data import load
-from dynabound.lab.loop import build_model
-from dynabound.lab.models import LanguageModel
-from dynabound.lab.recipes import FIXED, PACE, WORKLOADS
-from dynabound.lab.tune import GRIDS, search
-from scipy.stats import t as student
 from torch import Tensor, nn
 
+from dynabound import Suggestion, suggest
+from dynabound.lab.report.statistics import welch_margin
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
+from dynabound.lab.studies.recipes import FIXED, PACE, WORKLOADS
+from dynabound.lab.studies.search import GRIDS, search
+from dynabound.lab.tasks import models
+from dynabound.lab.tasks.datasets import load
 from dynabound.lab.train import train
-from dynabound.tuning import Suggestion, suggest
+from dynabound.lab.training.batches import Batch, make_batches
 
 DEMO = ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3")
 REAL: dict[str, dict[str, Any]] = {
@@ -59,7 +58,8 @@ class Problem:
     def __init__(self, spec: RunSpec, data_dir: str | None) -> None:
         data = load(spec.task, data_dir)
         torch.manual_seed(spec.seed)
-        self.model, self._batches = build_model(spec, data), make_batches(data, spec, CPU)
+        self.model = models.build(spec.model, spec.to_dict(), data)
+        self._batches = make_batches(data, spec, CPU)
         self.steps = self._batches.steps * spec.epochs
         self._carry: Any = None
 
@@ -69,7 +69,7 @@ class Problem:
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """The mean loss of a batch."""
-        if isinstance(model, LanguageModel):
+        if isinstance(model, models.LanguageModel):
             logits, carry = model(batch.x, self._carry or model.start(batch.x.shape[1]))
             self._carry = tuple(state.detach() for state in carry)
         else:
@@ -137,14 +137,8 @@ def decided_worse(a: list[float], b: list[float], text: bool) -> bool:
     """Whether ``a`` is worse than ``b`` by Welch's test at 95 %; a run that diverged decides."""
     if any(map(math.isnan, (*a, *b))):
         return any(map(math.isnan, a)) and not any(map(math.isnan, b))
-    if min(len(a), len(b)) < 2:
-        return False
-    x, y = (statistics.variance(values) / len(values) for values in (a, b))
-    if x + y == 0:
-        return False
-    freedom = (x + y) ** 2 / (x**2 / (len(a) - 1) + y**2 / (len(b) - 1))
     difference = (statistics.fmean(b) - statistics.fmean(a)) * (-1 if text else 1)
-    return difference > student.ppf(0.975, freedom) * math.sqrt(x + y)
+    return difference > welch_margin(a, b)
 
 
 def methods(bench: Bench, workload: str) -> dict[str, Callable[[int], RunSpec]]:

@@ -28,7 +28,7 @@ FLOORS = [
     {"lab.engines"},
     {"lab.studies"},
     {"lab.report"},
-    {"bench"},
+    {"bench", "doctor"},
     {"cli"},
 ]
 """From the lowest to the highest. Rooms on one floor do not import each other, but for the private modules."""

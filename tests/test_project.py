@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 import dynabound
 
@@ -47,3 +49,18 @@ def test_every_exported_name_is_documented(name):
 
 def test_the_version_is_in_one_place():
     assert dynabound.__version__ == importlib.metadata.version("dynabound")
+
+
+@pytest.mark.parametrize("python", ["3.10", "3.11"])
+def test_every_direct_dependency_is_pinned_for_every_python(python):
+    tomllib = pytest.importorskip("tomllib")  # Python 3.11
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    needed = {
+        canonicalize_name(Requirement(text).name)
+        for extra in ("lab", "ray", "tensorboard", "dev")
+        for text in extras[extra]
+    }
+    pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]
+    environment = {"python_version": python}
+    pinned = {canonicalize_name(pin.name) for pin in pins if pin.marker is None or pin.marker.evaluate(environment)}
+    assert needed - pinned == {"dynabound"}

@@ -12,6 +12,11 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("dynabound"):
             raise
+        if sys.argv[1:2] == ["doctor"]:  # it says what is missing, so it needs none of it
+            from dynabound import doctor
+
+            doctor.main("--json" in sys.argv)
+            sys.exit()
         sys.exit(f"dynabound: {_extras.missing(error, 'lab')}")
     errors.exit_on_interrupt()
     errors.log_to_stderr()

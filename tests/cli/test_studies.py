@@ -8,10 +8,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dynabound.cli import app
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost as estimate
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.search import GRIDS, Grid
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search
 
 
 def run(*arguments):
@@ -30,11 +31,11 @@ def test_dry_run_lists_the_runs_and_runs_nothing(tmp_path):
     result = run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out"), "--json")
     listed = json.loads(result.stdout)["runs"]
     searches = sum(len(grid.lrs) * len(grid.options) for name, grid in GRIDS.items() if name != "sgd")
-    assert len(listed) == searches + 4 * 2 + 2 * 3 + 3
+    assert len(listed) == searches + 4 * 9 + 5 * 10
     assert {row["state"] for row in listed} == {"new"}
     assert not (tmp_path / "out").exists()
     assert "a search may add more" in run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out")).stdout
-    assert "24 runs to do of 24\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+    assert "36 runs to do of 36\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
 
 
 def test_dry_run_lists_the_theory_studies_to_run(tmp_path):
@@ -54,7 +55,7 @@ def test_dry_run_at_paper_scale_names_its_assumptions(tmp_path, monkeypatch):
 
 
 def test_tune_reports_the_best_setting(tmp_path):
-    arguments = ["--optimizer", "adagrad", "--optimizer", "adabound", "--hidden", "4", "--epochs", "1",
+    arguments = ["--optimizer", "adagrad", "--optimizer", "rmsprop", "--hidden", "4", "--epochs", "1",
                  "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments, "--json")
     assert result.exit_code == 0, result.output
@@ -62,8 +63,8 @@ def test_tune_reports_the_best_setting(tmp_path):
     best = min(told["adagrad"]["tried"], key=lambda row: row["train_loss"])
     assert told["adagrad"]["best"]["lr"] == best["lr"]
     assert {row["state"] for row in told["adagrad"]["tried"]} == {"finished"}
-    assert told["adabound"]["tried"] == []
-    assert (told["adabound"]["test"]["states"], told["adabound"]["test"]["std"]) == (["finished"], None)
+    assert told["rmsprop"]["tried"] == []
+    assert (told["rmsprop"]["test"]["states"], told["rmsprop"]["test"]["std"]) == (["finished"], None)
     assert "its defaults are used" in run("tune", "digits", *arguments).stdout
 
 
@@ -83,7 +84,7 @@ def test_tune_reports_the_standard_deviation_over_seeds(tmp_path):
 
 
 def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch):
-    monkeypatch.setitem(GRIDS, "helpers.deadly:RaisesLater", Grid((0.01, 0.1, 1.0)))
+    monkeypatch.setitem(TUNE_GRIDS, "helpers.deadly:RaisesLater", Grid((0.01, 0.1, 1.0)))
     arguments = ["--optimizer", "helpers.deadly:RaisesLater", "--hidden", "4", "--epochs", "1", "--examples", "128",
                  "--jobs", "2", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments, "--json")
@@ -98,8 +99,18 @@ def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch)
     assert "has no best setting" in shown
 
 
+def test_adabound_is_tuned_over_both_step_sizes():
+    grid = TUNE_GRIDS["adabound"]
+    points = {(lr, option["final_lr"]) for lr in grid.lrs for option in grid.options}
+    assert len(points) == 20
+    assert (1e-3, 0.1) in points, "the defaults are among them"
+    wanted = search(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
+    assert {(spec.lr, spec.options["final_lr"]) for spec in wanted} == points
+    assert search(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
+
+
 def test_tune_reports_diverged_runs(tmp_path, monkeypatch):
-    monkeypatch.setitem(GRIDS, "sgd", Grid((0.001, 0.01, 1e30)))
+    monkeypatch.setitem(TUNE_GRIDS, "sgd", Grid((0.001, 0.01, 1e30)))
     arguments = ["--optimizer", "sgd", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
                  "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip
     result = run("tune", "digits", *arguments)

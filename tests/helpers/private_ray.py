@@ -31,7 +31,7 @@ def inspect(address: str, folder: str) -> None:
         }
         stranger = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
         command = [sys.executable, "-c", f"import ray; ray.init({gcs!r}); print('connected')"]
-        found["stranger"] = subprocess.run(command, capture_output=True, text=True, timeout=800, env=stranger).stdout
+        found["stranger"] = subprocess.run(command, capture_output=True, text=True, timeout=3000, env=stranger).stdout
     Path(folder, "found.json").write_text(json.dumps(found))
 
 

@@ -66,7 +66,9 @@ def numbers(store: Store) -> dict:
 def make_tiny(monkeypatch, name: str = "mnist") -> Study:
     """One of the paper's studies on a tiny perceptron, without a search unless the test asks for it."""
     monkeypatch.setitem(recipes.WORKLOADS["demo"], "perceptron", TINY)
+    monkeypatch.setitem(recipes.SEEDS["demo"], "perceptron", 3)
     monkeypatch.setitem(recipes.TUNED, "demo", ())
+    monkeypatch.setattr(recipes, "SUGGESTED", ())
     return recipes.STUDIES[name]
 
 
@@ -104,7 +106,9 @@ def reproduce_and_die(out: str, after: int) -> None:
     from dynabound import cli
 
     recipes.WORKLOADS["demo"]["perceptron"] = TINY
+    recipes.SEEDS["demo"]["perceptron"] = 3
     recipes.TUNED["demo"] = ()
+    recipes.SUGGESTED = ()
     count = iter(range(1, 10**9))
 
     def hook(event: str, args: tuple) -> None:

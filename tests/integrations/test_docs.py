@@ -54,7 +54,7 @@ def test_the_examples_run(section, request):
     for file in FILES.get(section.partition("\n")[0], []):
         assert os.path.exists(file), file
     lens = namespace.get("lens")
-    assert lens is None or len(lens.steps) >= 3
+    assert lens is None or len(lens.steps) >= 2
     if section.startswith("Optuna"):
         assert len(namespace["study"].trials) == 6
     if section.startswith("Ray"):

@@ -1,15 +1,13 @@
 """Optuna and Ray Tune: searches that are interrupted and resumed."""
 
 import os
-import tempfile
-from pathlib import Path
 
 import pytest
-import torch
 import torch.nn.functional as F
 
 from dynabound import AdaBound
-from helpers.small_task import OPTIONS, make_loader, make_net, train
+from helpers.ray_trainable import trainable
+from helpers.small_task import make_loader, make_net, train
 
 
 def final_loss(lr, final_lr):
@@ -37,31 +35,6 @@ def test_an_optuna_study_is_resumed():
         assert len(study.trials) == trials
     for trial in study.trials:
         assert trial.value == final_loss(**trial.params), "a trial is reproducible from its parameters, bit for bit"
-
-
-def trainable(config):
-    from ray import tune
-
-    net = make_net()
-    optimizer = AdaBound(net.parameters(), **OPTIONS)
-    epoch = 0
-    if tune.get_checkpoint():
-        with tune.get_checkpoint().as_directory() as folder:
-            state = torch.load(os.path.join(folder, "state.pt"), weights_only=True)
-        net.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        epoch = state["epoch"]
-    while epoch < 4:
-        train(net, optimizer, 1)
-        epoch += 1
-        with tempfile.TemporaryDirectory() as folder:
-            state = {"model": net.state_dict(), "optimizer": optimizer.state_dict(), "epoch": epoch}
-            torch.save(state, os.path.join(folder, "state.pt"))
-            total = sum(param.double().sum().item() for param in net.parameters())
-            tune.report({"total": total, "epoch": epoch}, checkpoint=tune.Checkpoint.from_directory(folder))
-        if epoch == 2 and config["fails"] and not os.path.exists(config["fails"]):
-            Path(config["fails"]).touch()
-            raise RuntimeError("interrupted")
 
 
 def test_a_ray_tune_trial_is_resumed_bit_for_bit(tmp_path, local_ray):

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, SCALES, TASKS, RunSpec, SpecError
+from dynabound.lab.tasks import optimizers
 
 
 @st.composite
@@ -119,3 +120,10 @@ def test_every_task_has_defaults_for_all_but_its_name(task):
     assert spec.optimizer == "adabound"
     assert spec.metric == ("perplexity" if task in ("ptb", "pydoc") else "accuracy")
     assert all(getattr(spec, name) is not None for name in ("model", "lr", "batch_size", "weight_decay", "scale"))
+
+
+def test_replacing_fields_builds_no_optimizer_again(monkeypatch):
+    """A plan makes hundreds of specs that share their optimizer's settings."""
+    spec = RunSpec("digits", lr=0.0123)
+    monkeypatch.setattr(optimizers, "build", None)
+    assert [dataclasses.replace(spec, seed=seed).lr for seed in range(3)] == [0.0123] * 3

@@ -101,6 +101,14 @@ def test_perplexity_and_bounds_are_what_they_are_called(tmp_path):
     assert (image["lower"], image["upper"]) == pytest.approx((0.01 * lower, 0.01 * upper))
 
 
+def test_recorded_bounds_include_the_decay_of_the_step_size(tmp_path):
+    spec = RunSpec("digits", examples=64, epochs=2, opt={"sqrt_decay": True, "gamma": 0.1})
+    metrics = train(spec, Store(tmp_path)).metrics[-1]
+    lower, upper = bounds.evaluate("harmonic", 0.1, metrics["step"])
+    root = math.sqrt(metrics["step"])
+    assert (metrics["lower"], metrics["upper"]) == pytest.approx((0.1 * lower / root, 0.1 * upper / root))
+
+
 def test_finished_run_is_read_and_not_run_again(tmp_path, monkeypatch):
     first = train(DIGITS, Store(tmp_path))
     monkeypatch.setattr(sys.modules["dynabound.lab.train"], "Training", None)

@@ -1,4 +1,5 @@
 import io
+import itertools
 import re
 
 import pytest
@@ -85,6 +86,20 @@ def test_names_are_whole_at_80_columns(make):
     for name in inner:
         assert f" {name} " in text
     assert len(rows(text)["all"]) >= 4
+
+
+def test_longer_names_are_folded_at_dots():
+    model = nn.Module()
+    inner = model
+    for part in ("transformer", "layers", "self_attention", "projection"):
+        inner.add_module(part, nn.Module())
+        inner = getattr(inner, part)
+    inner.weight = nn.Parameter(torch.ones(512, 8, 3))
+    text = printed(watch(model, AdaBound(model.parameters()), extremes=(0.02, 0.05)), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    first, second = next(pair for pair in itertools.pairwise(text.splitlines()) if " transformer." in pair[0])
+    assert first.split()[0] + second.strip() == "transformer.layers.self_attention.projection.weight"
+    assert first.split()[0].endswith(".")
 
 
 def test_longer_names_are_folded_not_cut():

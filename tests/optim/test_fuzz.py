@@ -106,14 +106,12 @@ def train(fused, views, shared, dtype, gradient, options, seed):
 
 def check(views, shared, dtype, gradient, options, threads, level, seed):
     """With any number of threads and any instructions the kernel changes memory and state exactly as the loop does."""
-    # Parameters that the kernel does not support are updated after those that it does. Where one reads what another
-    # writes, the order of three or more may then differ from the loop's, and with it the result.
+    # Where one parameter reads what another writes, the order of the updates matters: it is the loop's if the kernel
+    # supports all parameters. Other parameters follow in a foreach call, which reads all gradients first.
     if gradient == "another parameter" or (shared and (options["weight_decay"] or options["box"])):
-        views = views[:2]
-    # foreach, which takes what the kernel does not, reads all gradients before it changes a parameter.
-    if gradient == "another parameter":
         views = [(shape, "contiguous", offset) for shape, _, offset in views]
         options = {**options, "state_dtype": None}
+        gradient = "own" if shared else gradient
     before, best = torch.get_num_threads(), _fused.LEVEL
     try:
         torch.set_num_threads(threads)

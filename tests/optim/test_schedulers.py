@@ -52,7 +52,7 @@ def test_bounds_follow_the_scheduler(name, backend):
     follow(optimizer, param, SCHEDULERS[name](optimizer), 2e-3, gamma=0.1)
 
 
-@pytest.mark.parametrize("options", [dict(fused=True), dict(fused=False), dict(foreach=True), dict(capturable=True)])
+@pytest.mark.parametrize("options", [*backends(), pytest.param(dict(capturable=True), id="capturable")])
 def test_a_tensor_lr_that_a_scheduler_fills_in_place(options):
     param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
     lr = torch.tensor(2e-3, dtype=torch.float64)

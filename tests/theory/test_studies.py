@@ -268,7 +268,7 @@ def test_a_picture_says_which_regrets_it_cannot_show(theorem_1, theorem_2):
     assert min(theorem_2.data["adam_units"]["10"]) < 0
     figures = {name: draw(demo) for name, demo in (("theorem-1", theorem_1), ("theorem-2", theorem_2))}
     texts = {name: [text.get_text() for axes in figure.axes for text in axes.texts] for name, figure in figures.items()}
-    assert "not shown where it is negative or below 1e-06: Adam, α = 10" in texts["theorem-2"]
+    assert "not shown where it is negative or below 1e-06: Adam, α = 1; Adam, α = 10" in texts["theorem-2"]
     assert not any("negative" in text for text in texts["theorem-1"])  # nothing is below its floor
 
 

@@ -87,6 +87,7 @@ def trained(case: Callable[[], Case], seed: int, steps: int, suggested: bool) ->
     return sum(losses[-steps // 10 :]) / (steps // 10)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:(lr|final_lr). the best rate")
 @pytest.mark.parametrize("case", [transformer, convolutions, lstm])
 def test_suggested_rates_beat_the_defaults(case: Callable[[], Case]) -> None:
@@ -117,6 +118,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.processes
 def test_two_processes_get_the_same_answer(tmp_path: Path) -> None:
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     processes = [

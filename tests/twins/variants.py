@@ -30,7 +30,7 @@ def follow(variant, scheduled, start, grads):
     reference = Reference(start, **variant)
     for count, grad in enumerate(grads):
         if scheduled:
-            reference.lr = reference.base_lr * WARM_UP[count]
+            reference.lr = reference.base_lr * float(WARM_UP[count])
         before = reference.x
         after = reference.step(grad)
         if reference.lr == 0:  # nothing moves; the transcription multiplies Adam's infinite upper bound by 0

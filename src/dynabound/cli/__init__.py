@@ -16,6 +16,7 @@ from dynabound.cli import errors
 __all__ = ["app"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
+    "suggest": ("suggest", "Find AdaBound's learning rates for a task and model by short races."),
     "train": ("runs", "Train one run, or resume it: the same options name the same run."),
     "runs": ("runs", "List, show and remove stored runs."),
     "data": ("runs", "List and download data sets."),
@@ -24,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "report": ("studies", "Write the report of the stored runs, without running any."),
     "theory": ("theory", "Run the paper's theorems: a verdict on every claim, figures and all numbers."),
     "bounds": ("bounds", "Draw the bounds: when they clip a rate, and when AdaBound is close to SGD."),
+    "doctor": ("doctor", "Show versions, the compiled kernel or why there is none, devices and extras."),
     "bench": ("bench", "Time a step of AdaBound against torch's fused Adam and other AdaBounds."),
 }
 """From a command to its module, which has it under the same name, and the first line of its help."""

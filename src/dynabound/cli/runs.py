@@ -14,6 +14,7 @@ from dynabound.cli import progress
 from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
 from dynabound.cli.errors import stop_signals
 from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, examples, expand, one_of
+from dynabound.cli.suggest import suggesting
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
@@ -24,6 +25,7 @@ from dynabound.lab.tasks.download import fetch as fetch_data
 from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
+from dynabound.lab.training.suggested import suggest_rates, with_rates
 
 __all__ = ["data", "runs", "train"]
 
@@ -36,12 +38,16 @@ STATES = ("running", "stopped", "finished", "diverged", "failed", "damaged")
     "dynabound train digits",
     "dynabound train mnist --optimizer adam --lr 0.001 --epochs 20",
     "dynabound train cifar10 --model resnet34 --opt final_lr=0.5 --device cuda",
+    "dynabound train digits --epochs 40 --suggest",
     "torchrun --nproc-per-node 2 -m dynabound train mnist",
     "dynabound train --resume 860a",
 )
 @expand(spec=Fields(RunSpec))
 def train(
     spec: dict[str, Any],
+    suggest: Annotated[
+        bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short races (see: suggest).")
+    ] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stored run.")] = None,
     data_dir: DataDir = None,
     out: Out = Path("runs"),
@@ -68,6 +74,8 @@ def train(
         chosen = _stored_spec(store, resume, spec) if resume else RunSpec.from_dict(spec)
         check_local_runs([chosen], device, out)
         check_optimizer(chosen, device)
+        if suggest:
+            chosen = _suggested(chosen, spec, resume, data_dir, device, quiet)
         curves = store.run(chosen).folder / "tensorboard" if tensorboard else None
         silent = quiet or distributed.rank() > 0
         with stop_signals() as received, progress.one_run(chosen, silent) as shown:
@@ -86,6 +94,25 @@ def train(
             _print_result(result, chosen, out, as_json)
     if result.state == "stopped":
         sys.exit(128 + (received[0] if received else signal.SIGTERM))
+
+
+def _suggested(
+    chosen: RunSpec, given: dict[str, Any], resume: str | None, data_dir: Path | None, device: str, quiet: bool
+) -> RunSpec:
+    """``chosen`` with suggested step sizes; LabError if they were given as well."""
+    known = {"resume": resume, **given, **chosen.options}
+    fixed = [name for name in ("resume", "lr", "final_lr", "gamma") if known.get(name) is not None]
+    if fixed:
+        raise LabError(f"--suggest: finds lr, final_lr and gamma; leave out {', '.join(fixed)}, or --suggest")
+    if distributed.world_size() > 1:
+        raise LabError("--suggest: needs one process; run dynabound suggest first, then torchrun with its numbers")
+    with suggesting(quiet) as bar:
+        found = suggest_rates(chosen, data_dir=data_dir, device=device, progress=bar)
+    chosen = with_rates(chosen, found)
+    if not quiet:
+        rates = ", ".join(f"{name} {value}" for name, value in {"lr": chosen.lr, **chosen.options}.items())
+        echo(f"suggested: {rates}", err=True)
+    return chosen
 
 
 def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> Callable[[Progress], None] | None:

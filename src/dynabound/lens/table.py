@@ -15,8 +15,9 @@ def build(summary: dict[str, Any], width: int = 80) -> Any:
     """A rich ``Table`` of a :meth:`~dynabound.lens.History.summary`: a row for each parameter, and one for all."""
     text = need("rich.text").Text
     lines = _cells(summary)
-    if sum(max(map(len, column)) + 2 for column in zip(*lines, strict=True)) > width:
+    if sum(_widths(lines)) > width:
         lines = [line[:_SHAPE] + line[_SHAPE + 1 :] for line in lines]
+    space = width - sum(_widths(lines)[1:]) - 2
     headings, *rows, total = lines
     table = need("rich.table").Table(
         title=_title(summary), caption=_caption(headings), box=need("rich.box").SIMPLE_HEAD, padding=(0, 1, 0, 0)
@@ -24,9 +25,9 @@ def build(summary: dict[str, Any], width: int = 80) -> Any:
     table.add_column(headings[0], overflow="fold", min_width=12)
     for heading in headings[1:]:
         table.add_column(heading, justify="left" if heading == "shape" else "right", no_wrap=True)
-    for row, updated in zip(rows, (row["updated"] for row in summary["parameters"].values()), strict=True):
+    for (name, *row), statistics in zip(rows, summary["parameters"].values(), strict=True):
         # Text, because brackets in a str would be markup.
-        table.add_row(*map(text, row), style=None if updated else "dim")
+        table.add_row(text(_fold(name, space)), *map(text, row), style=None if statistics["updated"] else "dim")
     table.add_section()
     table.add_row(*total)
     return table
@@ -36,6 +37,21 @@ def html(summary: dict[str, Any]) -> str:
     """The same table for a notebook."""
     headings, *rows = _cells(summary)
     return html_table("; ".join(filter(None, (_title(summary), _caption(headings)))), headings, rows)
+
+
+def _widths(lines: list[list[str]]) -> list[int]:
+    """The widths of the columns, with the space between them."""
+    return [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
+
+
+def _fold(name: str, width: int) -> str:
+    """A long name on several lines, broken after dots."""
+    lines = [""]
+    for part in name.replace(".", ".\n").split("\n"):
+        if lines[-1] and len(lines[-1]) + len(part) > width:
+            lines.append(" ")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def _title(summary: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
 import torch
@@ -43,11 +44,14 @@ def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[Backe
         found, entries = scan(*lists)
     calls: list[BackendCall] = []
     for (backend, count, *_), part in _partition(found, lists, group, capture).items():
-        arguments = _arguments(lists, part, group, lr, count)
-        if backend == "fused":
-            calls.append((_fused.update, (None if rescan else _fused.choose(entries, part), *arguments)))
-        else:
-            calls.append((_BACKENDS[backend].update, arguments))
+        dtype = _compute_dtype(lists, part[0])
+        separate = backend == "foreach" and _lose_updates(part, lists[0], dtype)
+        for some in [[index] for index in part] if separate else [part]:
+            arguments = _arguments(lists, some, group, lr, count, dtype)
+            if backend == "fused":
+                calls.append((_fused.update, (None if rescan else _fused.choose(entries, some), *arguments)))
+            else:
+                calls.append((_BACKENDS[backend].update, arguments))
     if sharded:
         calls.append((increment_version, (sharded,)))  # the update itself increments the local shards' versions only
     return calls
@@ -72,12 +76,8 @@ def _partition(
     if found[0] is not None and found.count(found[0]) == len(found):  # the usual case on a CPU
         return {("fused", found[0][1]): range(len(found))}
     parts: dict[tuple[Any, ...], list[int]] = {}
-    storages: dict[int, int] = {}
     for index, fused in enumerate(found):
-        if fused is not None:
-            key: tuple[Any, ...] = ("fused", fused[1], fused[0])
-        else:
-            key = (*_key(index, lists, group, capture), _occurrence(lists[0][index], storages))
+        key = ("fused", fused[1], fused[0]) if fused is not None else _key(index, lists, group, capture)
         parts.setdefault(key, []).append(index)
     return cast("dict[tuple[Any, ...], Sequence[int]]", parts)
 
@@ -92,18 +92,16 @@ def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> t
     return "foreach" if foreach else "loop", count, separate, param.dtype, exp_avg.dtype, param.device, type(param)
 
 
-def _occurrence(param: Tensor, storages: dict[int, int]) -> int:
-    """How many of the parameters before it share its storage.
-
-    Those must not be in the same foreach call, which may work on copies and then overwrites one update with another.
-    """
-    if type(param) not in PLAIN or torch.compiler.is_compiling():
-        return 0
-    if not param.data_ptr():  # no elements, or a meta tensor
-        return 0
-    storage = param.data_ptr() - int(param.storage_offset()) * param.element_size()
-    storages[storage] = storages.get(storage, -1) + 1
-    return storages[storage]
+def _lose_updates(part: Sequence[int], params: list[Tensor], dtype: torch.dtype) -> bool:
+    """Whether one foreach call would lose updates: it computes on copies, of parameters that share memory."""
+    if len(part) < 2 or params[part[0]].dtype == dtype or torch.compiler.is_compiling():
+        return False
+    ranges = []
+    for param in [params[i] for i in part if type(params[i]) in PLAIN and params[i].numel()]:
+        last = sum((size - 1) * stride for size, stride in zip(param.shape, param.stride(), strict=True))
+        ranges.append((param.data_ptr(), param.data_ptr() + (last + 1) * param.element_size()))
+    ranges.sort()
+    return any(after[0] < before[1] for before, after in pairwise(ranges))
 
 
 def _prefers_foreach(param: Tensor) -> bool:
@@ -114,15 +112,23 @@ def _prefers_foreach(param: Tensor) -> bool:
     return param.device.type in _FOREACH_DEVICES
 
 
+def _compute_dtype(lists: Lists, index: int) -> torch.dtype:
+    return torch.promote_types(torch.promote_types(lists[0][index].dtype, lists[2][index].dtype), torch.float32)
+
+
 def _arguments(
-    lists: Lists, indices: Sequence[int], group: Mapping[str, Any], lr: float | Tensor, count: int | None
+    lists: Lists,
+    indices: Sequence[int],
+    group: Mapping[str, Any],
+    lr: float | Tensor,
+    count: int | None,
+    dtype: torch.dtype,
 ) -> tuple[Any, ...]:
     """The arguments of a backend; ``count`` is the number of steps made, or None where it must be captured."""
     chosen: Sequence[list[Tensor]] = lists
     if len(indices) < len(lists[0]):
         chosen = [[tensors[i] for i in indices] if tensors else [] for tensors in lists]
-    params, _, exp_avgs, _, _, steps = chosen
-    dtype = torch.promote_types(torch.promote_types(params[0].dtype, exp_avgs[0].dtype), torch.float32)
+    steps = chosen[5]
     if count is None:
         t: int | Tensor = exactly(torch.stack(steps) if len(steps) > 1 else steps[0])
     else:

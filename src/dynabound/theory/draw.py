@@ -49,7 +49,7 @@ def _say_floored(axes: Axes, regrets: dict[str, Any], floor: float) -> None:
     """Name the curves with values below ``floor``, which a logarithmic axis cannot show."""
     names = [name for name, values in regrets.items() if np.min(values) < floor]
     if names:
-        text = f"not shown where it is negative or below {floor:g}: {', '.join(names)}"
+        text = f"not shown where it is negative or below {floor:g}: {'; '.join(names)}"
         axes.text(0.98, 0.98, text, transform=axes.transAxes, ha="right", va="top", color=TEXT, fontsize=8)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
+from dynabound._extras import need
 from dynabound.tuning import rule
 from dynabound.tuning.rule import Race
 
@@ -60,7 +61,7 @@ class Suggestion:
         rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
         lines = [
             f"lr = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
-            f"{self._fall('lr')}. Taken: the smallest rate that falls {rule.SHARE:.0%} as far or further, because a "
+            f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
             "race is shorter than training and prefers larger rates.",
             f"final_lr = {self.final_lr:.3g}: AdaBound with that lr, its whole course compressed into {long} steps, "
             f"ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. Taken: the least of the parabola through "
@@ -119,11 +120,7 @@ class Suggestion:
 
     def figure(self) -> Figure:
         """Loss against rate for both kinds of races, with the choices marked. Needs matplotlib."""
-        try:
-            from matplotlib.figure import Figure
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError("matplotlib is missing: pip install 'dynabound[lab]'") from error
-        figure = Figure(figsize=(8, 3.2), layout="constrained")
+        figure: Figure = need("matplotlib.figure").Figure(figsize=(8, 3.2), layout="constrained")
         for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
             chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
             for repeat in sorted({race.repeat for race in self.races}):

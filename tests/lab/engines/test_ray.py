@@ -30,7 +30,7 @@ from helpers.runs import assert_follows
 # Read by Ray as it is imported: everything binds to 127.0.0.1.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
-pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow]
+pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
 LONG = dict(epochs=500)  # seconds, so that there is time to kill it
 
 
@@ -39,7 +39,9 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     few = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={**few, "num_cpus": 0, "include_dashboard": False})
+    patient = {"worker_register_timeout_seconds": 600}  # on a loaded machine a process needs more than Ray's 60 s
+    head = {**few, "num_cpus": 0, "include_dashboard": False, "_system_config": patient}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(**few, num_cpus=1)
     yield cluster
@@ -219,7 +221,7 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     """Ray's own messages stay out of the output, even when a process dies."""
     options = ["--hidden=4", "--epochs=3", "--examples=64", "--batch-size=32", "--seeds=1", f"--out={tmp_path}"]
     command = [sys.executable, "-m", "dynabound", "tune", "digits", "--optimizer=helpers.deadly:Dies", *options]
-    answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=800,
+    answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=3000,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)  # fmt: skip
     assert answer.returncode == 1, answer.stderr
     assert json.loads(answer.stdout)["helpers.deadly:Dies"]["tried"] == []

@@ -219,6 +219,19 @@ def test_late_events_of_a_crashed_attempt_do_not_count_for_the_next(fake, unshar
     assert len(store.run(spec).metrics()) == spec.epochs
 
 
+def test_a_lost_ray_is_one_line_and_nothing_stays_locked(fake, tmp_path):
+    def lost(stopping):
+        raise exceptions.RaySystemError("the head node is gone\nand much more")
+
+    store = Store(tmp_path / "runs")
+    with RayEngine() as engine:
+        fake.queue.take = lost
+        engine.submit(cases.specs(1), store)
+        with pytest.raises(LabError, match=r"^--engine ray: Ray is lost \(.*gone\); run the same command"):
+            list(engine.events())
+    assert {path.name for path in store.root.iterdir()} == {cases.specs(1)[0].name}, "the marker is left"
+
+
 def test_what_a_killed_process_leaves_is_deleted(tmp_path):
     def leave(name, age):
         (tmp_path / name).mkdir()

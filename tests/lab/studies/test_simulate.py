@@ -167,7 +167,7 @@ def test_stored_runs_count_as_made_and_measured(monkeypatch, tmp_path):
 
 
 def test_a_stored_search_is_continued(monkeypatch, tmp_path):
-    """Its winner is a real run: the finer pass around it is foreseen, and its other seed."""
+    """Its winner is a real run: the finer pass around it is foreseen, and its other seeds."""
     study = cases.make_tiny(monkeypatch)
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
     row = next(row for row in study.rows if row.optimizer == "sgdm")
@@ -180,7 +180,7 @@ def test_a_stored_search_is_continued(monkeypatch, tmp_path):
             store.run(point).begin(point, {"device": "cpu"})
             store.run(point).end("diverged", [])
     (stages,) = chains([recipes.Study("one", "", "", (row,))], "demo", store)
-    assert [[point.lr for point in stage] for stage in stages] == [[0.02, 0.05, 0.2, 0.5], [0.1]]
+    assert [[point.lr for point in stage] for stage in stages] == [[0.02, 0.05, 0.2, 0.5], [0.1, 0.1]]
 
 
 def plan(*arguments):

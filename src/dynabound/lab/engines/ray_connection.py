@@ -93,7 +93,10 @@ def _private_options(ray: Any) -> Iterator[dict[str, Any]]:
             "num_cpus": cores(),
             "include_dashboard": False,
             "_temp_dir": str(Path(folder) / "ray"),
-            "_system_config": {"enable_metrics_collection": False},  # it would listen on all interfaces
+            "_system_config": {
+                "enable_metrics_collection": False,  # it would listen on all interfaces
+                "worker_register_timeout_seconds": 600,  # on a loaded machine a process may need more than Ray's 60
+            },
         }
 
 

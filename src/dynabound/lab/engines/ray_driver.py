@@ -146,9 +146,10 @@ class RayEngine:
                 # By force: an interrupt in the middle of an import would leave a process that no later task can use.
                 self._ray.cancel(ref, force=True)
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT
-        while self._tasks and time.monotonic() < deadline:
-            for event in self._poll(stopping=True):
-                log.debug("%s", event)
+        with contextlib.suppress(LabError):  # nobody can be asked to stop if Ray is lost
+            while self._tasks and time.monotonic() < deadline:
+                for event in self._poll(stopping=True):
+                    log.debug("%s", event)
         for ref, task in self._tasks.items():
             self._ray.cancel(ref, force=True)
             _close_copy(task)
@@ -176,8 +177,13 @@ class RayEngine:
         self._tasks[ref] = task
 
     def _poll(self, stopping: bool) -> Iterator[Event]:
-        ended, _ = self._ray.wait(list(self._tasks), timeout=PROGRESS_INTERVAL)
-        for message in self._ray.get(self._queue.take.remote(stopping)):  # includes all messages of ended tasks
+        try:
+            ended, _ = self._ray.wait(list(self._tasks), timeout=PROGRESS_INTERVAL)
+            messages = self._ray.get(self._queue.take.remote(stopping))  # includes all messages of ended tasks
+        except self._ray.exceptions.RayError as error:
+            reason = str(error).partition("\n")[0]
+            raise LabError(f"--engine ray: Ray is lost ({reason}); run the same command again to resume") from error
+        for message in messages:
             yield from self._receive(message)
         for ref in ended:
             if ref in self._tasks:

@@ -17,7 +17,7 @@ from dynabound.lab.report.tables import MethodTable, metric_name, table
 from dynabound.lab.report.verdicts import Check, overall
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import Seed
-from dynabound.lab.studies.recipes import DEFAULTS, FIXED, Study
+from dynabound.lab.studies.recipes import FIXED, Study
 
 __all__ = ["Failure", "Report", "StudyReport", "build"]
 
@@ -149,8 +149,9 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
         fields = mine[0].spec.to_dict()
         values = {key.replace("_", " "): fields[key] for key in _SETTINGS if fields[key] is not None}
         shown = [f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()]
-        lines.append(f"{workload}: {', '.join(shown)}; {study.seeds[scale]} seed{'s'[: study.seeds[scale] > 1]}")
-        suggested = any(curve.row.label in DEFAULTS.values() for curve in mine)
+        seeds = study.seed_count(mine[0].row, scale)
+        lines.append(f"{workload}: {', '.join(shown)}; {seeds} seed{'s'[: seeds > 1]}")
+        suggested = any(curve.row.suggested(scale) for curve in mine)
         ours = f"AdaBound and AMSBound {'have suggested ones' if suggested else 'keep their defaults'}"
         if any(curve.row.tuned(scale) for curve in mine):
             lines.append(f"step sizes: the paper's search, on seed 0; {ours}")

@@ -10,8 +10,9 @@ from typing import Any
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
+from dynabound.lab.studies import suggestions
 from dynabound.lab.studies.recipes import Row, Study, seeded
-from dynabound.lab.studies.search import Loss, Search, search
+from dynabound.lab.studies.search import TUNE_GRIDS, Loss, Search, search
 
 __all__ = ["Planned", "Seed", "gather", "losses", "plan", "read", "tuning", "wanted"]
 
@@ -65,18 +66,26 @@ def losses(store: Store, attempted: Container[str] | None = None) -> Loss:
     return loss
 
 
-def gather(study: Study, scale: str, store: Store, loss: Loss) -> list[tuple[Row, Search | None, list[RunSpec]]]:
-    """For each row its search, if it has one, and the runs of its curve; no runs before the search has ended."""
+def gather(
+    study: Study, scale: str, store: Store, loss: Loss, assume: bool = False
+) -> list[tuple[Row, Search | None, list[RunSpec]]]:
+    """For each row its search, if it has one, and the runs of its curve.
+
+    There are no runs before the search has ended, or before the step sizes have been suggested; ``assume`` counts runs
+    in place of those whose suggestion is still to be made.
+    """
     rows: list[tuple[Row, Search | None, list[RunSpec]]] = []
     for row in study.rows:
-        spec, found = row.spec(scale), None
-        if row.tuned(scale):
+        if not row.applies(scale):
+            continue
+        spec, found, known = row.spec(scale), None, True
+        if row.suggested(scale):
+            suggested = suggestions.apply(spec, store)
+            spec, known = suggested or suggestions.stand_in(spec), assume or suggested is not None
+        elif row.tuned(scale):
             found = search(spec, loss)
-            if found.wanted:
-                rows.append((row, found, []))
-                continue
-            spec = found.best or spec
-        rows.append((row, found, seeded(spec, study.seeds[scale])))
+            spec, known = found.best or spec, not found.wanted
+        rows.append((row, found, seeded(spec, study.seed_count(row, scale)) if known else []))
     return rows
 
 
@@ -101,17 +110,25 @@ def plan(studies: Iterable[Study], scale: str, store: Store) -> list[Planned]:
             runs += [Planned(study.name, label, spec, read(store, spec).state, "search") for spec in searched]
             known = {spec.name for spec in searched}
             note = "" if specs else "step size not known yet"
-            for spec in specs or seeded(row.spec(scale), study.seeds[scale])[1:]:
+            for spec in specs or _unknown_runs(study, row, scale):
                 if spec.name not in known:
                     runs.append(Planned(study.name, label, spec, read(store, spec).state, note))
     return runs
 
 
-def wanted(studies: Iterable[Study], scale: str, store: Store, loss: Loss) -> list[RunSpec]:
-    """The runs whose results are needed next: those of the searches, then those of the curves."""
+def _unknown_runs(study: Study, row: Row, scale: str) -> list[RunSpec]:
+    """Runs in place of those whose step size is not known yet; a search has already run its winner's first seed."""
+    seeds = study.seed_count(row, scale)
+    if row.suggested(scale):
+        return seeded(suggestions.stand_in(row.spec(scale)), seeds)
+    return seeded(row.spec(scale), seeds)[1:]
+
+
+def wanted(studies: Iterable[Study], scale: str, store: Store, loss: Loss, assume: bool = False) -> list[RunSpec]:
+    """The runs whose results are needed next: those of the searches, then those of the curves. See :func:`gather`."""
     specs: list[RunSpec] = []
     for study in studies:
-        for _, found, runs in gather(study, scale, store, loss):
+        for _, found, runs in gather(study, scale, store, loss, assume):
             specs += found.wanted if found and found.wanted else runs
     return specs
 
@@ -122,7 +139,7 @@ def tuning(specs: Sequence[RunSpec], seeds: int) -> Callable[[Loss], list[RunSpe
     def source(loss: Loss) -> list[RunSpec]:
         runs: list[RunSpec] = []
         for spec in specs:
-            found = search(spec, loss)
+            found = search(spec, loss, TUNE_GRIDS)
             runs += found.wanted or (seeded(found.best, seeds) if found.best else [])
         return runs
 

@@ -16,7 +16,10 @@ __all__ = [
     "PACE",
     "REFERENCE",
     "REFERENCES",
+    "SEEDS",
+    "SKIPPED",
     "STUDIES",
+    "SUGGESTED",
     "TUNED",
     "WORKLOADS",
     "Row",
@@ -25,9 +28,20 @@ __all__ = [
     "seeded",
 ]
 
+REFERENCE = "Adam, α = 0.001"
+"""Adam with the initial step size of AdaBound: a search may find a larger one for Adam, and then only this curve shows
+that AdaBound starts like Adam."""
+DEFAULTS = {"AdaBound": "AdaBound, defaults", "AMSBound": "AMSBound, defaults"}
+"""The curves of methods at the paper's defaults, where the ranked ones have suggested step sizes."""
+REFERENCES = frozenset({REFERENCE, *DEFAULTS.values()})
+"""The labels of curves that are shown for comparison and have no rank."""
+
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
-_DEMO_CNN = dict(task="digits", width=1 / 16, epochs=8, decay_after=6, batch_size=64)
+# Whole batches only: a last one of two images would be noise.
+_DEMO_DIGITS = dict(task="digits-half", examples=896)
+_DEMO_CNN = dict(**_DEMO_DIGITS, width=1 / 16)
+_DEMO_PERCEPTRON = dict(**_DEMO_DIGITS, hidden=100, epochs=40)
 _LAPTOP_CNN = dict(task="cifar10", width=0.125, epochs=20, decay_after=15, examples=10_000)
 _PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
 _DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
@@ -36,17 +50,21 @@ _PAPER_LSTM = dict(task="ptb", hidden=200, epochs=200)
 
 WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
     "demo": {
-        "perceptron": dict(task="digits", hidden=100, epochs=40),
-        "resnet34": {**_RESNET, **_DEMO_CNN},
-        "densenet121": {**_DENSENET, **_DEMO_CNN, "batch_size": 128},
-        # Short epochs: the rates are recorded at the end of each.
-        "resnet34-rates": {**_RESNET, **_DEMO_CNN, "examples": 320, "epochs": 60, "decay_after": None, "rates": True},
-        **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 2, 3)},
+        "perceptron": _DEMO_PERCEPTRON,
+        "resnet34": {**_RESNET, **_DEMO_CNN, "batch_size": 64, "epochs": 13, "decay_after": 10},
+        "densenet121": {**_DENSENET, **_DEMO_CNN, "batch_size": 128, "epochs": 14, "decay_after": 10},
+        "appendix": _DEMO_PERCEPTRON,
+        # Epochs of five steps: the rates are recorded at the end of each.
+        "resnet34-rates": dict(
+            **_RESNET, task="digits", width=1 / 16, batch_size=64, examples=320, epochs=60, rates=True
+        ),
+        **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 3)},
     },
     "laptop": {
         "perceptron": dict(task="mnist", hidden=100, epochs=20),
         "resnet34": {**_RESNET, **_LAPTOP_CNN},
         "densenet121": {**_DENSENET, **_LAPTOP_CNN},
+        "appendix": {**_RESNET, **_LAPTOP_CNN},
         "resnet34-rates": {**_RESNET, **_LAPTOP_CNN, "decay_after": None, "rates": True},
         **{f"lstm-{n}": {**_LAPTOP_LSTM, "layers": n} for n in (1, 2, 3)},
     },
@@ -54,19 +72,26 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
         "perceptron": dict(task="mnist", hidden=100, epochs=100),
         "resnet34": {**_RESNET, **_PAPER_CNN},
         "densenet121": {**_DENSENET, **_PAPER_CNN},
+        "appendix": {**_RESNET, **_PAPER_CNN},
         "resnet34-rates": {**_RESNET, **_PAPER_CNN, "rates": True},
         **{f"lstm-{n}": {**_PAPER_LSTM, "layers": n} for n in (1, 2, 3)},
     },
 }
-"""What is trained at each scale: the fields of a RunSpec that the methods share."""
+"""What is trained at each scale: the fields of a RunSpec that the methods share. The rows of a workload that a scale
+lacks are left out there."""
+
+SEEDS: dict[str, dict[str, int]] = {
+    "demo": {"perceptron": 10, "resnet34": 4, "densenet121": 3, "appendix": 5, "lstm-1": 4, "lstm-3": 4}
+}
+"""Seeds by workload, where a scale spends its time on what is cheap; elsewhere the study decides."""
 
 PACE: dict[str, dict[str, float]] = {
-    "demo": {"perceptron": 20, "resnet34": 17, "densenet121": 33, "lstm": 31},
-    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "lstm": 4.6},
-    "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "lstm": 1},
+    "demo": {"perceptron": 33, "resnet34": 28, "densenet121": 56, "appendix": 33, "resnet34-rates": 17, "lstm": 31},
+    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "appendix": 5, "lstm": 4.6},
+    "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "appendix": 1, "lstm": 1},
 }
 """Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,
-so that the bounds converge as fast per epoch as in the paper."""
+so that the bounds converge as fast per epoch as in the paper. Suggested step sizes have a γ of their own."""
 
 TUNED: dict[str, tuple[str, ...]] = {
     "demo": ("perceptron",),
@@ -74,6 +99,9 @@ TUNED: dict[str, tuple[str, ...]] = {
     "paper": ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"),
 }
 """The workloads whose step sizes are searched for at each scale."""
+
+SUGGESTED = ("demo", "laptop")
+"""The scales at which AdaBound and AMSBound have suggested step sizes, as the other methods have searched ones."""
 
 FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "demo": {
@@ -90,14 +118,23 @@ FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             amsgrad=dict(lr=0.05, betas=(0.9, 0.99)),
         ),
         "lstm-1": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
-        "lstm-2": dict(sgd=dict(lr=20.0), adam=dict(lr=0.005)),
         "lstm-3": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
     },
     "laptop": {},
     "paper": {},
 }
 """Step sizes and options where they are not searched for; a method that is not here keeps its defaults. Those of the
-demo are the results of the paper's search, run beforehand: docs/lab.md has the commands."""
+demo are the results of the paper's search, run beforehand: docs/reproduce.md has the commands."""
+
+SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
+    "demo": {
+        "resnet34": (DEFAULTS["AMSBound"],),
+        "densenet121": ("AdaGrad", "AMSGrad", "AMSBound", *REFERENCES),
+        "lstm-1": (DEFAULTS["AMSBound"],),
+        "lstm-3": tuple(DEFAULTS.values()),
+    }
+}
+"""By scale and workload, the curves that are left out because time is short."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +148,11 @@ class Row:
     lr: float | None = None
     opt: Mapping[str, Any] = field(default_factory=dict)
     """Other arguments. ``gamma`` is the paper's, before it is multiplied by PACE."""
+    suggest: bool = False
+    """Whether the step sizes are suggested (:func:`dynabound.suggest`) at the scales of SUGGESTED."""
 
     def spec(self, scale: str) -> RunSpec:
-        """The run of seed 0, before any search for a step size."""
+        """The run of seed 0, before any search for a step size or suggestion."""
         # The default is left out, so that studies which do not set it share the run.
         opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
         if self.optimizer in ("adabound", "amsbound"):
@@ -125,11 +164,22 @@ class Row:
 
     def pace(self, scale: str) -> float:
         """The factor of γ."""
-        return PACE[scale][self.workload.partition("-")[0]]
+        paces = PACE[scale]
+        return paces[self.workload] if self.workload in paces else paces[self.workload.partition("-")[0]]
+
+    def applies(self, scale: str) -> bool:
+        """Whether the curve is part of the study at this scale."""
+        if self.workload not in WORKLOADS[scale] or self.label in SKIPPED.get(scale, {}).get(self.workload, ()):
+            return False
+        return scale in SUGGESTED or self.label not in DEFAULTS.values()  # otherwise the ranked curve has the defaults
+
+    def suggested(self, scale: str) -> bool:
+        """Whether the step sizes are suggested."""
+        return self.suggest and scale in SUGGESTED
 
     def tuned(self, scale: str) -> bool:
         """Whether the step size is searched for."""
-        return self.lr is None and self.workload in TUNED[scale]
+        return self.lr is None and self.workload in TUNED[scale] and not self.suggested(scale)
 
 
 @dataclass(frozen=True)
@@ -141,13 +191,18 @@ class Study:
     claim: str
     """What the paper says, in a sentence."""
     rows: tuple[Row, ...] = ()
-    seeds: Mapping[str, int] = field(default_factory=lambda: dict(demo=2, laptop=3, paper=3))
+    seeds: Mapping[str, int] = field(default_factory=lambda: dict(laptop=3, paper=3))
+    """Seeds by scale; SEEDS has those of scales that are missing here."""
     splits: tuple[str, ...] = ("train", "test")
     """Whose curves are drawn."""
 
     def panels(self) -> list[str]:
         """The names of the panels, in order."""
         return list(dict.fromkeys(row.panel for row in self.rows))
+
+    def seed_count(self, row: Row, scale: str) -> int:
+        """How many seeds a row's curve has."""
+        return self.seeds[scale] if scale in self.seeds else SEEDS[scale][row.workload]
 
 
 _METHODS = {
@@ -158,23 +213,23 @@ _SIX = ("SGDM", "AdaGrad", "Adam", "AMSGrad", "AdaBound", "AMSBound")
 _FOUR = ("SGD", "Adam", "AdaBound", "AMSBound")
 _STEP_SIZES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
 
-REFERENCE = "Adam, α = 0.001"
-"""Adam with the initial step size of AdaBound: a search may find a larger one for Adam, and then only this curve shows
-that AdaBound starts like Adam."""
-DEFAULTS = {"AdaBound": "AdaBound, defaults", "AMSBound": "AMSBound, defaults"}
-"""The curves of methods at the paper's defaults, where the ranked ones have suggested step sizes."""
-REFERENCES = frozenset({REFERENCE, *DEFAULTS.values()})
-"""The labels of curves that are shown for comparison and have no rank."""
-
 
 def _compare(panel: str, workload: str, labels: Iterable[str]) -> tuple[Row, ...]:
-    return tuple(Row(panel, label, workload, _METHODS[label]) for label in labels)
+    return tuple(Row(panel, label, workload, _METHODS[label], suggest=label in DEFAULTS) for label in labels)
+
+
+def _defaults(panel: str, workload: str) -> tuple[Row, ...]:
+    return tuple(Row(panel, label, workload, _METHODS[name]) for name, label in DEFAULTS.items())
 
 
 def _six(panel: str, workload: str) -> tuple[Row, ...]:
     # The betas are the defaults, written as in the search, so that it is the same run.
     reference = Row(panel, REFERENCE, workload, "adam", 1e-3, dict(betas=(0.9, 0.999)))
-    return (*_compare(panel, workload, _SIX), reference)
+    return (*_compare(panel, workload, _SIX), reference, *_defaults(panel, workload))
+
+
+def _four(panel: str, workload: str) -> tuple[Row, ...]:
+    return (*_compare(panel, workload, _FOUR), *_defaults(panel, workload))
 
 
 STUDIES: dict[str, Study] = {
@@ -193,7 +248,6 @@ STUDIES: dict[str, Study] = {
             "All methods come near 100 % in training; in test accuracy SGD ends slightly above Adam, and AdaBound and "
             "AMSBound above their prototypes Adam and AMSGrad and slightly above SGD.",
             _six("perceptron", "perceptron"),
-            seeds=dict(demo=3, laptop=3, paper=3),
         ),
         Study(
             "cifar10",
@@ -207,7 +261,7 @@ STUDIES: dict[str, Study] = {
             "Figure 4: LSTMs of one, two and three layers on Penn Treebank",
             "Adam learns faster than SGD at first but ends at a worse perplexity than SGD, AdaBound and AMSBound, and "
             "the gain over Adam is larger with three layers than with one.",
-            tuple(row for n in (1, 2, 3) for row in _compare(f"L{n}: {n}-layer LSTM", f"lstm-{n}", _FOUR)),
+            tuple(row for n in (1, 2, 3) for row in _four(f"L{n}: {n}-layer LSTM", f"lstm-{n}")),
             splits=("test",),
         ),
         Study(
@@ -215,11 +269,11 @@ STUDIES: dict[str, Study] = {
             "Appendix: the speed of the bounds",
             "For a given α*, the results with different β are almost the same.",
             tuple(
-                Row(f"α* = {final:g}", f"β = 1 − 1/{n}", "resnet34", "adabound", 1e-3,
+                Row(f"α* = {final:g}", f"β = 1 − 1/{n}", "appendix", "adabound", 1e-3,
                     dict(final_lr=final, gamma=1 / n))
                 for final in (0.1, 1.0) for n in (10, 50, 100, 500, 1000)
             ),
-            seeds=dict(demo=2, laptop=1, paper=3),
+            seeds=dict(laptop=1, paper=3),
             splits=("test",),
         ),
         Study(
@@ -228,12 +282,12 @@ STUDIES: dict[str, Study] = {
             "SGDM is very sensitive to its step size α, AdaBound is not to its final step size α*, and AdaBound is "
             "better than SGDM at every one of them.",
             tuple(
-                [Row("SGDM", f"α = {a:g}", "resnet34", "sgdm", a) for a in _STEP_SIZES]
-                + [Row("AdaBound", f"α* = {a:g}", "resnet34", "adabound", 1e-3, dict(final_lr=a, gamma=1e-2))
+                [Row("SGDM", f"α = {a:g}", "appendix", "sgdm", a) for a in _STEP_SIZES]
+                + [Row("AdaBound", f"α* = {a:g}", "appendix", "adabound", 1e-3, dict(final_lr=a, gamma=1e-2))
                    for a in _STEP_SIZES]
-                + [Row("SGDM, dampened", f"α = {a:g}", "resnet34", "sgdm-dampened", a) for a in _STEP_SIZES]
+                + [Row("SGDM, dampened", f"α = {a:g}", "appendix", "sgdm-dampened", a) for a in _STEP_SIZES]
             ),
-            seeds=dict(demo=1, laptop=1, paper=3),
+            seeds=dict(laptop=1, paper=3),
             splits=("test",),
         ),
         Study(
@@ -241,7 +295,7 @@ STUDIES: dict[str, Study] = {
             "Last appendix: how AdaBound's learning rates evolve",
             "The rates rise rapidly at first, then their largest and median values fall and converge to the final "
             "step size.",
-            _compare("ResNet-34", "resnet34-rates", ("AdaBound",)),
+            (Row("ResNet-34", "AdaBound", "resnet34-rates", "adabound"),),
             seeds=dict(demo=1, laptop=1, paper=1),
         ),
         Study(

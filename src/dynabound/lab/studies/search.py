@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["GRIDS", "Grid", "Loss", "Search", "search"]
+__all__ = ["GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "search"]
 
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 """A run's final training loss; infinity if it diverged or failed, None if it has not ended."""
@@ -41,7 +41,11 @@ GRIDS: dict[str, Grid] = {
     "adam": _ADAM,
     "amsgrad": _ADAM,
 }
-"""The paper's initial grids. AdaBound and AMSBound have none: they keep their defaults."""
+"""The paper's initial grids. AdaBound and AMSBound have none: in the studies they keep their defaults."""
+
+_ADABOUND = Grid(_ADAM.lrs, tuple(dict(final_lr=final_lr) for final_lr in (0.01, 0.1, 1.0, 10.0)))
+TUNE_GRIDS: dict[str, Grid] = {**GRIDS, "adabound": _ADABOUND, "amsbound": _ADABOUND}
+"""The grids of ``dynabound tune``: the paper's, and α and α* of AdaBound and AMSBound."""
 
 _MAX_EXTENSIONS = 8
 """New points at an edge: a search ends even if the loss keeps falling."""
@@ -59,7 +63,7 @@ class Search:
     """The run with the lowest loss so far; None if no run has finished."""
 
 
-def search(spec: RunSpec, loss: Loss) -> Search:
+def search(spec: RunSpec, loss: Loss, grids: Mapping[str, Grid] = GRIDS) -> Search:
     """Search for the step size (and options) of ``spec``; a method without a grid keeps its own.
 
     >>> spec = RunSpec("digits", optimizer="sgdm", lr=0.1)
@@ -69,7 +73,7 @@ def search(spec: RunSpec, loss: Loss) -> Search:
     >>> search(spec, valley).best.lr
     200.0
     """
-    grid = GRIDS.get(spec.optimizer)
+    grid = grids.get(spec.optimizer)
     if grid is None:
         return Search((), (), spec)
     points = [_at(spec, lr, options) for options in grid.options for lr in grid.lrs]

@@ -49,7 +49,7 @@ def _chain(study: Study, scale: str, store: Store, stored: Loss) -> list[list[Ru
 
     stages: list[list[RunSpec]] = []
     while True:
-        specs = [spec for spec in wanted([study], scale, store, loss) if loss(spec) is None]
+        specs = [spec for spec in wanted([study], scale, store, loss, assume=True) if loss(spec) is None]
         if not specs:
             return stages
         stages.append(specs)

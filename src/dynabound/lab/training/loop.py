@@ -13,13 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dynabound import bounds
 from dynabound._dtensor import full_tensor
 from dynabound.lab import distributed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import models, optimizers
 from dynabound.lab.tasks.datasets import Data, Images
 from dynabound.lab.training.batches import Batch, make_batches, mix, redistribute
+from dynabound.optim import AdaBound
+from dynabound.optim._scalars import current_bounds
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -116,6 +117,14 @@ class Training:
             loss = F.cross_entropy(logits.flatten(0, -2), batch.y.flatten())
         correct = torch.count_nonzero(logits.argmax(1) == batch.y) if self._correct else _ZERO
         return loss, correct
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The mean loss of a batch, for whoever trains the model otherwise; see :meth:`forget`."""
+        return self._loss(model, batch)[0]
+
+    def forget(self) -> None:
+        """Start the next batch without the recurrent state of the last one."""
+        self._carry = None
 
     def _read(self, pending: list[tuple[Tensor, Tensor, int]]) -> None:
         """Sum the losses of the last steps over all ranks; each is the rank's part of the mean."""
@@ -227,12 +236,10 @@ def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
 
 def _bounds(optimizer: torch.optim.Optimizer, step: int) -> dict[str, float | None]:
     """The bounds of the last step, of an optimizer that has any; None for infinity."""
-    group = optimizer.param_groups[0]
-    if "final_lr" not in group or "base_lr" not in group:
+    if not isinstance(optimizer, AdaBound):
         return {}
-    final_lr = group["final_lr"] * group["lr"] / group["base_lr"] if group["base_lr"] else 0.0
-    values = (final_lr * bound for bound in bounds.evaluate(group["bounds"], group["gamma"], step))
-    return {name: v if math.isfinite(v) else None for name, v in zip(("lower", "upper"), values, strict=True)}
+    now = current_bounds(optimizer.param_groups[0], step)
+    return {"lower": now.lower, "upper": now.upper if math.isfinite(now.upper) else None}
 
 
 def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[float]]:

@@ -1,0 +1,93 @@
+"""``dynabound suggest``."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+
+from dynabound._files import write_whole
+from dynabound.cli.checks import check_data_dir, check_memory
+from dynabound.cli.errors import check_folder
+from dynabound.cli.options import DataDir, Device, Fields, Json, Quiet, examples, expand
+from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.training.suggested import suggest_rates, with_rates
+from dynabound.tuning import Suggestion
+
+__all__ = ["suggest", "suggesting"]
+
+
+@examples(
+    "dynabound suggest digits --model resnet34 --epochs 8",
+    "dynabound suggest pydoc --hidden 32 --examples 30000 --steps 1000 --out suggestion",
+)
+@expand(spec=Fields(RunSpec, without=("lr", "opt", "rates"), required=True))
+def suggest(
+    spec: dict[str, Any],
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Length of the training to come (default: that of --epochs).")
+    ] = None,
+    repeats: Annotated[int, typer.Option(min=1, max=100, help="Repeat with other batches and average.")] = 1,
+    data_dir: DataDir = None,
+    device: Device = "cpu",
+    out: Annotated[Path | None, typer.Option(help="Folder for suggestion.png and suggestion.json.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Find AdaBound's learning rates for a task and model by short races.
+
+    Prints lr, final_lr and gamma with the reason for each, and the command that trains with them.
+    """
+    chosen = RunSpec.from_dict(spec)
+    check_data_dir(data_dir)
+    check_memory(chosen, device)
+    if out:
+        check_folder(out)
+    with suggesting(quiet or as_json) as progress:
+        found = suggest_rates(chosen, steps=steps, repeats=repeats, data_dir=data_dir, device=device, progress=progress)
+    if out:
+        _write(found, out)
+    command = _train_command(spec, with_rates(chosen, found))
+    if as_json:
+        echo_json({**found.to_dict(), "command": command})
+        return
+    numbers = ("lr", "final_lr", "gamma")
+    print_table(("", "suggested"), [(name, f"{getattr(found, name):.3g}") for name in numbers])
+    echo(f"\n{found.explanation}\n\n{command}")
+
+
+@contextmanager
+def suggesting(quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on standard error; yields what to pass as ``suggest(progress=…)``."""
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("suggesting learning rates", total=None)
+
+        def update(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update
+
+
+def _write(found: Suggestion, out: Path) -> None:
+    picture = io.BytesIO()
+    found.figure().savefig(picture, format="png", dpi=110)
+    out.mkdir(parents=True, exist_ok=True)
+    write_whole(out / "suggestion.png", picture.getvalue(), durable=False)
+    write_whole(out / "suggestion.json", (json.dumps(found.to_dict(), indent=1) + "\n").encode(), durable=False)
+
+
+def _train_command(given: dict[str, Any], spec: RunSpec) -> str:
+    """The command that trains ``spec``: the options that were given, and the numbers that were found."""
+    options = {name: value for name, value in given.items() if name != "task"}
+    words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
+    words += [f"--lr {spec.lr:g}", *(f"--opt {name}={value:g}" for name, value in spec.options.items())]
+    return " ".join(["dynabound train", spec.task, *words])

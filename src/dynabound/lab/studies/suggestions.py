@@ -1,0 +1,94 @@
+"""Suggested step sizes of AdaBound and AMSBound: made once for each workload, kept beside the runs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from dynabound._files import write_whole
+from dynabound.lab.engines.base import process_context, threads
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.studies.recipes import Study
+from dynabound.lab.training.suggested import suggest_rates
+from dynabound.tuning import Suggestion
+
+__all__ = ["apply", "compute", "missing", "prepare", "read", "stand_in"]
+
+_UNKNOWN = 0.01  # a γ that no recipe has: the run is another than the one at the defaults
+
+
+def _path(spec: RunSpec, store: Store) -> Path:
+    """The file is named after the run with the default step sizes: all that the suggestion depends on."""
+    return store.root.parent / "suggestions" / f"{spec.name}.json"
+
+
+def read(spec: RunSpec, store: Store) -> Suggestion | None:
+    """The suggestion for ``spec``; None if it was not made yet, or is damaged."""
+    try:
+        return Suggestion.from_dict(json.loads(_path(spec, store).read_text())["suggestion"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def apply(spec: RunSpec, store: Store) -> RunSpec | None:
+    """``spec`` with the suggested step sizes; None if there are none yet."""
+    found = read(spec, store)
+    if found is None:
+        return None
+    return replace(spec, lr=found.lr, opt={**spec.options, "final_lr": found.final_lr, "gamma": found.gamma})
+
+
+def stand_in(spec: RunSpec) -> RunSpec:
+    """A run in place of the one whose step sizes are not known yet, so that it is counted."""
+    return replace(spec, opt={**spec.options, "gamma": _UNKNOWN})
+
+
+def missing(studies: Iterable[Study], scale: str, store: Store) -> list[RunSpec]:
+    """The specs whose step sizes are still to be suggested."""
+    rows = [row for study in studies for row in study.rows if row.applies(scale) and row.suggested(scale)]
+    return [spec for spec in dict.fromkeys(row.spec(scale) for row in rows) if read(spec, store) is None]
+
+
+def compute(spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu") -> Suggestion:
+    """Suggest the step sizes of ``spec`` on its own model and batches, and write them."""
+    torch.set_num_threads(threads(spec, jobs=1))
+    found = suggest_rates(spec, data_dir=data_dir, device=device)
+    path = _path(spec, store)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    contents = {"spec": spec.to_dict(), "suggestion": found.to_dict()}
+    write_whole(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
+    return found
+
+
+def prepare(
+    specs: Sequence[RunSpec],
+    store: Store,
+    jobs: int,
+    data_dir: str | Path | None = None,
+    device: str = "cpu",
+    progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Compute the suggestions of ``specs`` in ``jobs`` processes; those that are done when interrupted are kept."""
+    if not specs:
+        return
+    context = process_context()
+    with ProcessPoolExecutor(min(jobs, len(specs)), mp_context=context, initializer=_ignore_interrupts) as pool:
+        futures = [pool.submit(compute, spec, store, data_dir, device) for spec in specs]
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                future.result()
+                progress(done)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _ignore_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what to do

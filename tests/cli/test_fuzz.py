@@ -1,0 +1,72 @@
+"""Random command lines end well or are refused: no traceback, nothing written on refusal, nothing hangs."""
+
+import contextlib
+import shutil
+import signal
+
+import pytest
+from typer.testing import CliRunner
+
+from dynabound.cli import app
+from helpers.command_lines import command_line
+
+SECONDS = 60
+
+
+@contextlib.contextmanager
+def time_limit(words):
+    def expired(*_):
+        pytest.fail(f"hangs: dynabound {words}")
+
+    before = signal.signal(signal.SIGALRM, expired)
+    signal.alarm(SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def files(folder):
+    return sorted(str(path) for path in folder.rglob("*"))
+
+
+def check(seed, folder):
+    words = command_line(seed)
+    before = files(folder)
+    with time_limit(words):
+        result = CliRunner().invoke(app, words)
+    message = f"{seed}: dynabound {words}\n{result.output}"
+    assert result.exception is None or isinstance(result.exception, SystemExit), message
+    assert result.exit_code in (0, 1, 2), message
+    assert "Traceback" not in result.output, message
+    assert "internal error" not in result.output, message
+    assert "\x1b" not in result.output, message
+    if result.exit_code:
+        assert files(folder) == before, f"written on refusal: {message}"
+    if result.exit_code == 1:
+        assert sum(line.startswith("dynabound: ") for line in result.stderr.splitlines()) == 1, message
+    for path in folder.iterdir():
+        if str(path) not in before:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("DYNABOUND_DATA", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "file").write_text("")
+    return tmp_path
+
+
+def test_some_command_lines(folder):
+    for seed in range(40):
+        check(seed, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(20))
+def test_a_thousand_command_lines(part, folder):
+    for seed in range(1000 + 50 * part, 1050 + 50 * part):
+        check(seed, folder)

@@ -1,0 +1,98 @@
+"""Suggested step sizes: made once, kept, read by everything that lists runs."""
+
+import json
+
+import pytest
+
+from dynabound.lab.errors import LabError
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.studies import plan, recipes, suggestions
+from dynabound.lab.studies.plan import losses
+from dynabound.lab.studies.recipes import DEFAULTS
+from dynabound.tuning import suggest
+from helpers import tiny_studies as cases
+
+SMALL = dict(task="digits", hidden=4, epochs=20, examples=320, batch_size=32)  # 200 steps
+
+
+@pytest.fixture
+def study(monkeypatch):
+    """AdaBound, suggested and at its defaults, on a small perceptron."""
+    study = cases.make_tiny(monkeypatch)
+    monkeypatch.setattr(recipes, "SUGGESTED", ("demo",))
+    monkeypatch.setitem(recipes.WORKLOADS["demo"], "perceptron", SMALL)
+    rows = tuple(row for row in study.rows if row.label in ("AdaBound", DEFAULTS["AdaBound"]))
+    return recipes.Study("mnist", "", "", rows, seeds={"demo": 2})
+
+
+def specs(study, store):
+    return plan.wanted([study], "demo", store, losses(store))
+
+
+def test_runs_wait_for_their_suggestion_and_are_counted_before(study, tmp_path):
+    store = Store(tmp_path / "runs")
+    (missing,) = suggestions.missing([study], "demo", store)
+    assert missing == study.rows[0].spec("demo")
+    assert len(specs(study, store)) == 2, "those at the defaults"
+    assert len({run.spec.name for run in plan.plan([study], "demo", store)}) == 4
+    assert len(set(plan.wanted([study], "demo", store, losses(store), assume=True))) == 4
+
+
+def test_a_suggestion_is_made_once_and_used(study, tmp_path):
+    store = Store(tmp_path / "runs")
+    (spec,) = suggestions.missing([study], "demo", store)
+    found = suggestions.compute(spec, store)
+    assert suggestions.missing([study], "demo", store) == []
+    assert suggestions.read(spec, store) == found
+    suggested, defaults = specs(study, store)[::2]
+    assert (suggested.lr, suggested.options) == (found.lr, {"final_lr": found.final_lr, "gamma": found.gamma})
+    assert defaults == spec
+    assert found.gamma == pytest.approx(10 / 200)
+    (path,) = (tmp_path / "suggestions").iterdir()
+    assert json.loads(path.read_text())["spec"] == json.loads(spec.to_json())
+
+
+def test_it_is_that_of_the_models_own_training(study, tmp_path):
+    """Against suggest itself, called on the run's model and batches with nothing of the lab's around it."""
+    import torch
+    import torch.nn.functional as F
+
+    from dynabound.lab.tasks.datasets import load
+    from dynabound.lab.training.loop import Training
+
+    spec = study.rows[0].spec("demo")
+    training = Training(spec, load("digits"), torch.device("cpu"))
+    batches = [batch for epoch in range(1, 21) for batch in training.batches.epoch(epoch, 0)]
+    expected = suggest(training.model, lambda model, batch: F.cross_entropy(model(batch.x), batch.y), batches, 200,
+                       weight_decay=0.0, amsbound=False)  # fmt: skip
+    found = suggestions.compute(spec, Store(tmp_path / "runs"))
+    assert (found.lr, found.final_lr) == (expected.lr, expected.final_lr)
+
+
+@pytest.mark.parametrize(
+    "contents", [b"", b"{", b"[]", b"{}", b'{"suggestion": {}}', b'{"suggestion": {"lr": 1}}', b"\xff"]
+)
+def test_a_damaged_suggestion_is_made_again(contents, study, tmp_path):
+    store = Store(tmp_path / "runs")
+    (spec,) = suggestions.missing([study], "demo", store)
+    (tmp_path / "suggestions").mkdir()
+    (tmp_path / "suggestions" / f"{spec.name}.json").write_bytes(contents)
+    assert suggestions.missing([study], "demo", store) == [spec]
+
+
+def test_what_cannot_be_suggested_is_an_error_that_names_it(tmp_path):
+    short = RunSpec(**{**SMALL, "epochs": 1})
+    with pytest.raises(LabError, match=r"no step sizes for digits perceptron adabound: steps=10"):
+        suggestions.compute(short, Store(tmp_path / "runs"))
+    assert not (tmp_path / "suggestions").exists()
+
+
+@pytest.mark.processes
+def test_several_are_made_in_processes(study, tmp_path):
+    store, done = Store(tmp_path / "runs"), []
+    specs = [RunSpec(**SMALL, optimizer=name) for name in ("adabound", "amsbound")]
+    suggestions.prepare(specs, store, jobs=2, progress=done.append)
+    assert done == [1, 2]
+    assert all(suggestions.read(spec, store) for spec in specs)
+    suggestions.prepare([], store, jobs=2)
