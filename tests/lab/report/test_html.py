@@ -102,7 +102,9 @@ def test_the_figures_show_every_curve(built):
 def test_a_traceback_keeps_its_lines_and_is_escaped(built):
     error = 'Traceback:\n  File "<string>"\nRuntimeError: <b>'
     study = replace(built[0].studies[1], failures=(summary.Failure("1", "Adam", "failed", error),), figures=())
-    assert f"<pre>{markupsafe.escape(error)}</pre>" in page.render(replace(built[0], studies=(study,), questions=()), {})
+    assert f"<pre>{markupsafe.escape(error)}</pre>" in page.render(
+        replace(built[0], studies=(study,), questions=()), {}
+    )
 
 
 @pytest.mark.parametrize(
