@@ -13,10 +13,9 @@ import pytest
 
 from dynabound.lab.report import html as page
 from dynabound.lab.report import summary
-from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import recipes
-from dynabound.lab.studies.recipes import Row, Study
+from dynabound.lab.studies.recipes import Study
 from helpers import tiny_studies as cases
 
 CHROMIUM = next(
@@ -163,9 +162,3 @@ def browse(path, folder) -> str:
                f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000",
                "--dump-dom", path.as_uri()]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-
-
-def test_rows_and_specs_agree():
-    row = Row("p", "l", "perceptron", "adabound", opt={"gamma": 0.01})
-    assert row.spec("demo") == RunSpec(**recipes.WORKLOADS["demo"]["perceptron"], opt={"gamma": 0.2}, scale="demo")
-    assert row.spec("paper").options["gamma"] == 0.01
