@@ -19,6 +19,7 @@ from dynabound import AdaBound
 from dynabound.lab.tasks.models import ResNet34
 from dynabound.lens import LearningRateLens
 
+HOOKS = 90  # fewer than the default ``every``
 OPTIMIZERS = {"AdaBound": AdaBound, "Adam": torch.optim.Adam}
 
 
@@ -49,12 +50,12 @@ def measure(make_optimizer, batch, rounds):
             looking.append(seconds(step))
     # Without gradients a step does nothing but call the hooks.
     optimizer.zero_grad()
-    empty = min(seconds(optimizer.step) for _ in range(50))
+    empty = min(seconds(optimizer.step) for _ in range(HOOKS))
     with LearningRateLens(optimizer, model, every=1):
         snapshot = min(seconds(optimizer.step) for _ in range(rounds)) - empty
     with LearningRateLens(optimizer, model) as default:
-        optimizer.step()  # takes a snapshot; the next 50 do not
-        idle = min(seconds(optimizer.step) for _ in range(50)) - empty
+        optimizer.step()  # takes a snapshot; the next ones do not
+        idle = min(seconds(optimizer.step) for _ in range(HOOKS)) - empty
     base = min(plain)
     return {
         "step": base,

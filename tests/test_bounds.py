@@ -161,6 +161,8 @@ def test_the_command_says_what_the_guarantee_needs():
     assert found["guaranteed"] is True
     assert found["useful_from"] == pytest.approx(1.61e9, rel=0.01)
     assert len(found["needs"]) == 3
+    assert json.loads(command("--json", "--gamma", 1e-300).output)["certificate"]["useful_from"] is None
+    assert "from T = inf on" in command("--certificate", "--gamma", 1e-300).output
 
 
 @pytest.mark.parametrize(("option", "value"), [("--final-lr", 1e308), ("--final-lr", 1e-308), ("--gamma", 1e-320)])

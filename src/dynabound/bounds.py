@@ -168,7 +168,8 @@ class Certificate:
         '1.6e+09'
         """
         ratio = diameter / gradient_bound
-        return (ratio * self.m + 2 * self.largest_upper / ratio) ** 2 if self.guaranteed else math.inf
+        root = ratio * self.m + 2 * self.largest_upper / ratio if self.guaranteed else math.inf
+        return root * root  # root**2 would raise where this is infinite
 
     def _repr_html_(self) -> str:
         values = {**asdict(self), "meets_theorem_4": self.meets_theorem_4, "guaranteed": self.guaranteed}

@@ -86,9 +86,8 @@ def _lines(found: dict[str, Any]) -> list[str]:
     for extra, packages in found["extras"].items():
         absent = [name for name, version in packages.items() if version is None]
         known = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
-        lines.append(
-            f"[{extra}]".ljust(11) + (f"missing {', '.join(absent)}: {pip_command(extra)}" if absent else known)
-        )
+        state = f"missing {', '.join(absent)}: {pip_command(extra)}" if absent else known
+        lines.append(f"{extra:10} {state}")
     return lines
 
 

@@ -48,7 +48,7 @@ def check(seed, folder):
         assert sum(line.startswith("dynabound: ") for line in result.stderr.splitlines()) == 1, message
     for path in folder.iterdir():
         if str(path) not in before:
-            shutil.rmtree(path)
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 @pytest.fixture

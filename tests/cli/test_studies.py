@@ -8,10 +8,11 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 from dynabound.cli import app
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost as estimate
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search
 
 
 def run(*arguments):
@@ -96,6 +97,16 @@ def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch)
     shown = run("tune", "digits", *arguments).stdout
     assert shown.count("failed: RuntimeError: <b>no</b> & never") == 3
     assert "has no best setting" in shown
+
+
+def test_adabound_is_tuned_over_both_step_sizes():
+    grid = TUNE_GRIDS["adabound"]
+    points = {(lr, option["final_lr"]) for lr in grid.lrs for option in grid.options}
+    assert len(points) == 20
+    assert (1e-3, 0.1) in points, "the defaults are among them"
+    wanted = search(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
+    assert {(spec.lr, spec.options["final_lr"]) for spec in wanted} == points
+    assert search(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
 
 
 def test_tune_reports_diverged_runs(tmp_path, monkeypatch):

@@ -15,16 +15,16 @@ OPTIMIZERS = ["adam", "sgd", "sgdm-dampened", "adabound", "amsbound", "adamw", "
               "torch.optim:LBFGS", "torch.optim:SparseAdam", "torch.optim:Optimizer", "torch.optim:nope", "nomod:C",
               "..:x", ":", "x:", ":x", "os:system", "helpers.broken:C", "helpers.leaves:C",
               "pytorch_optimizer:AdaHessian", *WORDS]  # fmt: skip
-OPT = ["final_lr=0.5", "final_lr=x", "gamma=-1", "gama=1", "betas=0.9,0.99", "betas=0.9", "betas=2,2", "lr=1", "params=1",
-       "differentiable=true", "capturable=true", "fused=true", "foreach=true", "maximize=true", "amsgrad=true",
-       "dampening=0.5", "momentum=nan", "eps=1e400", "x=" + "(" * 5000, "=1", "final_lr", "a=b=c", "nesterov=true",
-       "bounds=linear", "bounds=cubic", "weight_decay=1"]  # fmt: skip
+OPT = ["final_lr=0.5", "final_lr=x", "gamma=-1", "gama=1", "betas=0.9,0.99", "betas=0.9", "betas=2,2", "lr=1",
+       "params=1", "differentiable=true", "capturable=true", "fused=true", "foreach=true", "maximize=true",
+       "amsgrad=true", "dampening=0.5", "momentum=nan", "eps=1e400", "x=" + "(" * 5000, "=1", "final_lr", "a=b=c",
+       "nesterov=true", "bounds=linear", "bounds=cubic", "weight_decay=1"]  # fmt: skip
 SIZES = [
     "1",
     "4",
     "8",
     *[number for number in NUMBERS if number not in (str(2**31), "3")],
-]  # what is trained stays small
+]  # models stay small
 
 SPEC = {
     "--model": MODELS, "--width": ["0.01", "16", "17", "0", "nan", "x"], "--hidden": SIZES, "--layers": SIZES,

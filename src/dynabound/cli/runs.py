@@ -100,9 +100,8 @@ def _suggested(
     chosen: RunSpec, given: dict[str, Any], resume: str | None, data_dir: Path | None, device: str, quiet: bool
 ) -> RunSpec:
     """``chosen`` with suggested step sizes; LabError if they were given as well."""
-    fixed = ["resume"] * bool(resume) + [
-        name for name in ("lr", "final_lr", "gamma") if name in {**given, **chosen.options}
-    ]
+    known = {"resume": resume, **given, **chosen.options}
+    fixed = [name for name in ("resume", "lr", "final_lr", "gamma") if known.get(name) is not None]
     if fixed:
         raise LabError(f"--suggest: finds lr, final_lr and gamma; leave out {', '.join(fixed)}, or --suggest")
     if distributed.world_size() > 1:
@@ -111,7 +110,7 @@ def _suggested(
         found = suggest_rates(chosen, data_dir=data_dir, device=device, progress=bar)
     chosen = with_rates(chosen, found)
     if not quiet:
-        rates = ", ".join(f"{name} {value:g}" for name, value in {"lr": chosen.lr, **chosen.options}.items())
+        rates = ", ".join(f"{name} {value}" for name, value in {"lr": chosen.lr, **chosen.options}.items())
         echo(f"suggested: {rates}", err=True)
     return chosen
 

@@ -80,7 +80,8 @@ class Forecast:
             "guaranteed": self.certificate.guaranteed,
         }
         proof |= {"m": self.certificate.m, "largest_upper": self.certificate.largest_upper}
-        proof |= {"needs": _NEEDS, "useful_from": self.certificate.useful_from()}
+        useful = self.certificate.useful_from()
+        proof |= {"needs": _NEEDS, "useful_from": useful if math.isfinite(useful) else None}
         return json.dumps({**asdict(self), "certificate": proof})
 
     def save(self, folder: Path) -> None:

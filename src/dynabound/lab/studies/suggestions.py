@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import signal
-import warnings
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
@@ -15,13 +13,11 @@ import torch
 
 from dynabound._files import write_whole
 from dynabound.lab.engines.base import process_context, threads
-from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import Study
-from dynabound.lab.tasks import datasets
-from dynabound.lab.training.loop import Training
-from dynabound.tuning import SuggestError, Suggestion, suggest
+from dynabound.lab.training.suggested import suggest_rates
+from dynabound.tuning import Suggestion
 
 __all__ = ["apply", "compute", "missing", "prepare", "read", "stand_in"]
 
@@ -63,25 +59,7 @@ def missing(studies: Iterable[Study], scale: str, store: Store) -> list[RunSpec]
 def compute(spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu") -> Suggestion:
     """Suggest the step sizes of ``spec`` on its own model and batches, and write them."""
     torch.set_num_threads(threads(spec, jobs=1))
-    data = datasets.load(spec.task, data_dir)
-    with torch.random.fork_rng([]), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the suggestion has them as notes
-        training = Training(spec, data, torch.device(device))
-        epochs = (training.batches.epoch(epoch, 0) for epoch in itertools.count(1))
-        try:
-            found = suggest(
-                training.model,
-                training.loss,
-                itertools.chain.from_iterable(epochs),
-                spec.epochs * training.batches.steps,
-                clip=spec.clip or None,
-                reset=training.forget,
-                seed=spec.seed,
-                weight_decay=spec.weight_decay,
-                amsbound=spec.optimizer == "amsbound",
-            )
-        except (SuggestError, ValueError) as error:
-            raise LabError(f"no step sizes for {spec.task} {spec.model} {spec.optimizer}: {error}") from error
+    found = suggest_rates(spec, data_dir=data_dir, device=device)
     path = _path(spec, store)
     path.parent.mkdir(parents=True, exist_ok=True)
     contents = {"spec": spec.to_dict(), "suggestion": found.to_dict()}

@@ -20,6 +20,8 @@ from dynabound.tuning import SuggestError, Suggestion, suggest
 __all__ = ["suggest_rates", "with_rates"]
 
 _BOUNDED = ("adabound", "amsbound")
+_FOUND = ("final_lr", "gamma")
+_OPTIONS = ("betas", "eps", "decoupled_weight_decay")
 
 
 def suggest_rates(
@@ -34,6 +36,9 @@ def suggest_rates(
     """Suggest lr, final_lr and gamma for ``spec``, or for as long a training as ``steps``; LabError if it fails."""
     if spec.optimizer not in _BOUNDED:
         raise LabError(f"optimizer={spec.optimizer!r}: suggestions are for {' and '.join(_BOUNDED)}")
+    options = {name: value for name, value in spec.options.items() if name not in _FOUND}
+    for name in options.keys() - set(_OPTIONS):
+        raise LabError(f"opt {name}: suggestions are made with {', '.join(_OPTIONS)} alone; leave it out")
     where = distributed.local_device(device)
     data = datasets.load(spec.task, data_dir)
     with torch.random.fork_rng([where] if where.type == "cuda" else []), warnings.catch_warnings():
@@ -53,6 +58,7 @@ def suggest_rates(
                 progress=progress,
                 weight_decay=spec.weight_decay,
                 amsbound=spec.optimizer == "amsbound",
+                **options,
             )
         except (SuggestError, ValueError) as error:
             raise LabError(f"no step sizes for {spec.task} {spec.model} {spec.optimizer}: {error}") from error
