@@ -20,7 +20,7 @@ def test_it_shows_versions_kernel_devices_and_extras():
     assert found["kernel"]["available"] is kernel_status().available
     assert found["backends"][-2:] == ["foreach", "loop"]
     assert "cpu" in found["devices"]
-    assert found["extras"]["lab"]["typer"]
+    assert found["extras"]["lab"]["pooch"]
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert f"torch      {torch.__version__}" in shown
     assert "matplotlib" in shown
@@ -39,6 +39,7 @@ def test_it_names_the_command_for_a_missing_extra(monkeypatch):
     assert f"missing ray: {pip_command('ray')}" in CliRunner().invoke(app, ["doctor"]).stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("missing", [["typer", "rich"], ["typer", "rich", "torch"]])
 def test_it_needs_no_extra(missing):
     hide = f"import sys; sys.modules.update(dict.fromkeys({missing})); sys.argv[1:] = ['doctor', '--json']; "

@@ -9,11 +9,11 @@ import optax
 import pytest
 import rich.console
 import torch
-from variants import Reference
 
 import dynabound
 from dynabound import optax as ours
 from dynabound.lens import LearningRateLens
+from helpers.twin_variants import Reference
 
 SHAPES = {"conv": (4, 2, 3, 3), "bias": (5,)}
 SCHEDULE = optax.linear_schedule(1e-2, 1e-3, 30)

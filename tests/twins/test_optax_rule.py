@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from variants import STEPS, VARIANTS, WARM_UP, Reference, follow, gradients, optax_options
 
 from dynabound import optax as ours
+from helpers.twin_variants import STEPS, VARIANTS, WARM_UP, Reference, follow, gradients, optax_options
 
 
 def transformation(variant, learning_rate):

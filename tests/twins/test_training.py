@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from training import optax_losses, torch_losses
+
+from helpers.twin_training import optax_losses, torch_losses
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "convolutions"])

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 from keras import layers, ops
-from training import keras_losses, torch_losses
 
 from dynabound.keras import AdaBound, AMSBound
+from helpers.twin_training import keras_losses, torch_losses
 
 both = pytest.mark.parametrize("make", [AdaBound, AMSBound])
 

@@ -4,9 +4,9 @@ import keras
 import numpy as np
 import pytest
 from keras import ops
-from variants import STEPS, VARIANTS, WARM_UP, Reference, follow, gradients, keras_options
 
 from dynabound.keras import AdaBound
+from helpers.twin_variants import STEPS, VARIANTS, WARM_UP, Reference, follow, gradients, keras_options
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -71,13 +71,13 @@ def write(report: Report, out: Path) -> Path:
         }
         write_whole(folder / "report.json", (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
     except OSError as error:
-        raise LabError(f"{error.filename}: cannot be written ({error.strerror}); give another --out") from None
+        raise LabError(f"{error.filename or out}: cannot be written ({error.strerror}); give another --out") from None
     return path
 
 
 def render(report: Report, pictures: Mapping[str, bytes]) -> str:
     """The page; ``pictures`` has the SVG of every figure by name."""
-    jinja, markup = need("jinja2"), need("markupsafe").Markup
+    jinja, markup = need("jinja2", "lab"), need("markupsafe", "lab").Markup
     loader = jinja.PackageLoader("dynabound.lab.report")
     environment = jinja.Environment(loader=loader, autoescape=True, undefined=jinja.StrictUndefined)
     environment.filters |= {
