@@ -9,7 +9,7 @@ import dynabound
 
 SOURCE = Path(dynabound.__file__).parent
 FLOORS = [
-    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html"},
+    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html", "_interrupt"},
     {"bounds"},
     {"_hyperparameters", "_schedules"},
     {"optim"},

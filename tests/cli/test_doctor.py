@@ -39,6 +39,7 @@ def test_it_names_the_command_for_a_missing_extra(monkeypatch):
     assert f"missing ray: {pip_command('ray')}" in CliRunner().invoke(app, ["doctor"]).stdout
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("missing", [["typer", "rich"], ["typer", "rich", "torch"]])
 def test_it_needs_no_extra(missing):
     hide = f"import sys; sys.modules.update(dict.fromkeys({missing})); sys.argv[1:] = ['doctor', '--json']; "

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dynabound import _interrupt
 from dynabound._extras import pip_command
 from dynabound.cli import app, bench, errors
 from dynabound.cli.errors import CommandError, check_folder, printable
@@ -61,11 +62,13 @@ def test_ctrl_c_is_one_line(monkeypatch):
     assert (result.exit_code, result.stderr) == (130, "dynabound: interrupted\n")
 
 
-def test_ctrl_c_while_modules_are_imported_is_one_line():
-    code = """import os, signal, sys
+@pytest.mark.processes
+@pytest.mark.parametrize("module", ["typer", "rich", "torch", "dynabound.lab"])
+def test_ctrl_c_while_modules_are_imported_is_one_line(module):
+    code = f"""import os, signal, sys
 class Interrupt:
     def find_spec(self, name, *_):
-        if name == 'torch': os.kill(os.getpid(), signal.SIGINT)
+        if name == '{module}': os.kill(os.getpid(), signal.SIGINT)
 sys.meta_path.insert(0, Interrupt())
 sys.argv[1:] = ['train', 'digits']
 from dynabound.__main__ import main
@@ -77,7 +80,9 @@ main()"""
 def test_ctrl_c_raises_again_when_a_command_is_loaded():
     before = signal.getsignal(signal.SIGINT)
     try:
-        errors.exit_on_interrupt()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        _interrupt.exit_at_once()
+        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         run("bounds")
         assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     finally:

@@ -93,6 +93,28 @@ def test_stored_spec_holds_on_resume(dynabound):
     assert "leave out epochs, seed" in dynabound("train", f"--resume={name}", "--seed=1", "--epochs=3", code=1).stderr
 
 
+def test_terminal_escapes_in_stored_names_are_shown_not_executed(dynabound):
+    spec = RunSpec("digits", optimizer="evil\x1b[2J:Class")
+    run = Store("runs").run(spec)
+    with run.lock():
+        run.begin(spec, {"torch": "2\x1b]0;title\x07"})
+    for arguments in (["runs"], ["runs", "show", run.name], ["train", f"--resume={run.name}"]):
+        result = dynabound(*arguments, code=1 if "train" in arguments else 0)
+        assert "\x1b" not in result.output
+        assert r"evil\x1b[2J" in result.output
+
+
+def test_a_stored_module_is_imported_only_if_it_is_named(dynabound):
+    options = ["--optimizer=torch.optim:RAdam", "--quiet"]
+    dynabound(*SMALL, *options)
+    name = Store("runs").runs()[0].name
+    line = dynabound("train", f"--resume={name}", code=1).stderr
+    assert "its optimizer torch.optim:RAdam would be imported and run" in line
+    dynabound("train", f"--resume={name}", "--optimizer=torch.optim:Adam", code=1)
+    dynabound("train", f"--resume={name}", *options)
+    assert "leave out seed" in dynabound("train", f"--resume={name}", *options, "--seed=1", code=1).stderr
+
+
 def test_runs_are_listed_filtered_shown_and_removed(dynabound):
     for optimizer in ("adam", "sgd"):
         dynabound(*SMALL, "--quiet", f"--optimizer={optimizer}")

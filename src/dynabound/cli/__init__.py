@@ -10,6 +10,7 @@ import typer
 import typer.core
 import typer.main
 
+from dynabound import _interrupt
 from dynabound._version import __version__
 from dynabound.cli import errors
 
@@ -40,11 +41,14 @@ class _Commands(typer.core.TyperGroup):
         super().__init__(**settings)
         self.commands = {name: typer.core.TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
             command = _load(name)
-            errors.allow_interrupt()
+            _interrupt.allow()
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:

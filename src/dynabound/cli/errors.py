@@ -20,9 +20,7 @@ from dynabound import _extras
 
 __all__ = [
     "CommandError",
-    "allow_interrupt",
     "check_folder",
-    "exit_on_interrupt",
     "log_to_stderr",
     "one_line",
     "printable",
@@ -125,27 +123,6 @@ def check_folder(folder: Path, option: str = "--out") -> None:
         raise CommandError(f"{folder}: cannot be written ({nearest} is not a folder); give another {option}")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise CommandError(f"{folder}: cannot be written (no permission in {nearest}); give another {option}")
-
-
-def exit_on_interrupt() -> None:
-    """Until :func:`allow_interrupt`, Ctrl-C ends the process at once: there is nothing to clean up yet.
-
-    An exception in the middle of an import may be swallowed, or leave a module half imported.
-    """
-
-    def leave(*_: Any) -> None:
-        os.write(2, b"dynabound: interrupted\n")
-        os._exit(130)
-
-    with contextlib.suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGINT, leave)
-
-
-def allow_interrupt() -> None:
-    """From here on Ctrl-C raises KeyboardInterrupt, unless the process ignores it."""
-    with contextlib.suppress(ValueError):
-        if getattr(signal.getsignal(signal.SIGINT), "__module__", None) == __name__:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @contextlib.contextmanager

@@ -128,10 +128,19 @@ def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> 
 
 
 def _stored_spec(store: Store, name: str, given: dict[str, Any]) -> RunSpec:
-    if given:
-        names = ", ".join(given)
+    """The spec of a stored run, whose code is imported only if the user names it: the folder may be another's."""
+    spec = store.find(name).spec()
+    foreign = ":" in spec.optimizer
+    others = [option for option in given if not (foreign and option == "optimizer")]
+    if others:
+        names = ", ".join(others)
         raise LabError(f"--resume {name}: the stored spec is used, so leave out {names}; or train without --resume")
-    return store.find(name).spec()
+    if foreign and given.get("optimizer") != spec.optimizer:
+        raise LabError(
+            f"--resume {name}: its optimizer {spec.optimizer} would be imported and run; if you trust it, add "
+            f"--optimizer {spec.optimizer}"
+        )
+    return spec
 
 
 def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> None:
@@ -144,7 +153,8 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
     if last:
         echo(progress.epoch_line(last, spec.epochs))
     if result.state == "stopped":
-        echo(f"resume with: dynabound train --resume {spec.name} --out {out}")
+        named = f" --optimizer {spec.optimizer}" if ":" in spec.optimizer else ""
+        echo(f"resume with: dynabound train --resume {spec.name} --out {out}{named}")
 
 
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")

@@ -71,7 +71,7 @@ def write(report: Report, out: Path) -> Path:
         }
         write_whole(folder / "report.json", (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
     except OSError as error:
-        raise LabError(f"{error.filename}: cannot be written ({error.strerror}); give another --out") from None
+        raise LabError(f"{error.filename or out}: cannot be written ({error.strerror}); give another --out") from None
     return path
 
 

@@ -1,0 +1,27 @@
+"""Ctrl-C while a command is being imported. Imports next to nothing itself, so that it is in place early."""
+
+import os
+import signal
+from typing import Any
+
+__all__ = ["allow", "exit_at_once"]
+
+
+def _leave(*_: Any) -> None:
+    os.write(2, b"dynabound: interrupted\n")
+    os._exit(130)
+
+
+def exit_at_once() -> None:
+    """Until :func:`allow`, Ctrl-C ends the process at once: there is nothing to clean up yet.
+
+    An exception in the middle of an import may be swallowed, or leave a module half imported.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if the parent has it ignored
+        signal.signal(signal.SIGINT, _leave)
+
+
+def allow() -> None:
+    """From here on Ctrl-C raises KeyboardInterrupt."""
+    if signal.getsignal(signal.SIGINT) is _leave:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
