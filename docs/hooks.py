@@ -41,7 +41,7 @@ def with_links_of_the_site(text: str) -> str:
 def _target(path: str) -> str:
     if path in PAGES:
         return PAGES[path]
-    return path.removeprefix("docs/") if path.startswith("docs/") else REPOSITORY + path
+    return path.removeprefix("docs/").replace(".ipynb", ".md") if path.startswith("docs/") else REPOSITORY + path
 
 
 def tutorial(notebook: Path) -> tuple[str, dict[str, bytes]]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from dynabound._extras import need
+from dynabound._drawing import new_figure
 from dynabound.tuning import rule
 from dynabound.tuning.rule import Race
 
@@ -121,7 +121,7 @@ class Suggestion:
 
     def figure(self) -> Figure:
         """Loss against rate for both kinds of races, with the choices marked. Needs matplotlib."""
-        figure: Figure = need("matplotlib.figure").Figure(figsize=(8, 3.2), layout="constrained")
+        figure = new_figure(8, 3.2)
         for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
             chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
             for repeat in sorted({race.repeat for race in self.races}):
