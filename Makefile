@@ -7,7 +7,7 @@ FAST := not slow and not processes and not ray and not browser and not compile
 TWINS := .venv-twins/bin
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 
-.PHONY: demo check test twins integrations sanitize bench lint clean
+.PHONY: demo check test twins integrations sanitize bench lint docs clean
 
 demo: .venv/.lab
 	$(BIN)/dynabound reproduce --scale demo --out demo
@@ -32,6 +32,15 @@ lint: .venv/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The site, in site/. A broken link fails.
+docs: .venv-docs/.ready
+	.venv-docs/bin/mkdocs build --strict
+
+.venv-docs/.ready: pyproject.toml constraints-docs.txt
+	$(PYTHON) -m venv .venv-docs
+	.venv-docs/bin/pip install --quiet -c constraints-docs.txt ".[docs]"
+	touch $@
 
 # The examples of docs/integrations.md and more, against the real frameworks. A few minutes to install, a few to run.
 integrations: .venv-integrations/.ready
@@ -70,4 +79,4 @@ sanitize: .venv/.dev
 	touch $@
 
 clean:
-	rm -rf .venv .venv-* .sanitize build dist demo src/dynabound.egg-info src/dynabound/optim/*.so
+	rm -rf .venv .venv-* .sanitize build dist demo site src/dynabound.egg-info src/dynabound/optim/*.so

@@ -4,12 +4,15 @@ With DYNABOUND_REQUIRE_KERNEL=1 in the environment the build fails without the k
 """
 
 import os
+import re
 import sys
+from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+REPOSITORY = "https://github.com/dynabound/dynabound"
 REQUIRED = os.environ.get("DYNABOUND_REQUIRE_KERNEL", "") not in ("", "0")
 
 
@@ -40,7 +43,16 @@ class BuildKernel(build_ext):
         return super().build_extension(ext)
 
 
+def readme():
+    """README.md with absolute links, because relative ones lead nowhere from the page of a package index."""
+    text = Path(__file__).with_name("README.md").read_text(encoding="utf-8")
+    text = re.sub(r"(!\[[^\]]*\]\()(?!https?:)", rf"\1{REPOSITORY}/raw/main/", text)
+    return re.sub(r"(\]\()(?!https?:|#)", rf"\1{REPOSITORY}/blob/main/", text)
+
+
 setup(
+    long_description=readme(),
+    long_description_content_type="text/markdown",
     ext_modules=[
         Extension(
             "dynabound.optim._kernel",

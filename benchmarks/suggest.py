@@ -28,7 +28,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dynabound import Suggestion, suggest
-from dynabound.lab.report.statistics import welch_margin
+from dynabound.lab.report.statistics import ALPHA, contrast
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import FIXED, PACE, WORKLOADS
@@ -133,12 +133,12 @@ def _search_runs(method: str, best: float) -> int:
     return len(grid.lrs) * len(grid.options) + beyond + len(grid.fine)
 
 
-def decided_worse(a: list[float], b: list[float], text: bool) -> bool:
-    """Whether ``a`` is worse than ``b`` by Welch's test at 95 %; a run that diverged decides."""
+def decided_worse(a: list[float], b: list[float], panel: list[list[float]], text: bool) -> bool:
+    """Whether ``a`` is worse than ``b`` by the report's test; a run that diverged decides."""
     if any(map(math.isnan, (*a, *b))):
         return any(map(math.isnan, a)) and not any(map(math.isnan, b))
-    difference = (statistics.fmean(b) - statistics.fmean(a)) * (-1 if text else 1)
-    return difference > welch_margin(a, b)
+    sign = 1.0 if text else -1.0
+    return contrast([(sign, a), (-sign, b)], panel).p_above(0.0) < ALPHA / 2
 
 
 def methods(bench: Bench, workload: str) -> dict[str, Callable[[int], RunSpec]]:
@@ -201,7 +201,7 @@ def report(bench: Bench, workload: str, seeds: int) -> dict[str, list[float]]:
     assert spec is not None
     ours = results["AdaBound, suggested"]
     for name, values in results.items():
-        if decided_worse(ours, values, spec.text):
+        if decided_worse(ours, values, list(results.values()), spec.text):
             print(f"\nAdaBound, suggested, is decided worse than {name}")
     return results
 

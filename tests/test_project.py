@@ -57,7 +57,7 @@ def test_every_direct_dependency_is_pinned_for_every_python(python):
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     needed = {
         canonicalize_name(Requirement(text).name)
-        for extra in ("lab", "ray", "tensorboard", "dev")
+        for extra in ("torch", "lens", "theory", "lab", "ray", "tensorboard", "dev")
         for text in extras[extra]
     }
     pins = [Requirement(line) for line in (ROOT / "constraints.txt").read_text().splitlines() if line[0] != "#"]

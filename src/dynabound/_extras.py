@@ -34,7 +34,7 @@ def missing(error: ModuleNotFoundError, extra: str) -> str:
     return f"{error.name} is not installed: {pip_command(extra)}"
 
 
-def need(module: str, extra: str = "lab") -> Any:
+def need(module: str, extra: str = "lens") -> Any:
     """Import ``module``, or raise ModuleNotFoundError with the command that installs it."""
     try:
         return importlib.import_module(module)

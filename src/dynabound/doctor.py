@@ -15,7 +15,7 @@ from dynabound._version import __version__
 
 __all__ = ["diagnose", "main"]
 
-_HIDDEN = ("dev", "integrations", "twins")  # of this repository's tests
+_HIDDEN = ("dev", "docs", "integrations", "peers", "twins")  # for work on dynabound itself
 
 
 def diagnose() -> dict[str, Any]:

@@ -20,7 +20,7 @@ def test_it_shows_versions_kernel_devices_and_extras():
     assert found["kernel"]["available"] is kernel_status().available
     assert found["backends"][-2:] == ["foreach", "loop"]
     assert "cpu" in found["devices"]
-    assert found["extras"]["lab"]["typer"]
+    assert found["extras"]["lab"]["pooch"]
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert f"torch      {torch.__version__}" in shown
     assert "matplotlib" in shown

@@ -1,4 +1,5 @@
 import csv
+import functools
 import os
 from pathlib import Path
 
@@ -86,7 +87,7 @@ def test_the_loggers_get_the_rates():
 
 
 def test_every_optimizer_has_a_lens():
-    callback = LensCallback(every=1)
+    callback = LensCallback(every=1, make_lens=functools.partial(LearningRateLens, quantiles=(0.9,)))
     with pytest.raises(RuntimeError, match=r"training has not begun: pass the callback to a Trainer, and call fit\(\)"):
         callback.lens  # noqa: B018
     _, module = fit(1, callback, Classifier(two_optimizers=True))
@@ -95,6 +96,7 @@ def test_every_optimizer_has_a_lens():
         ["net.0.weight", "net.0.bias"],
         ["net.2.weight", "net.2.bias"],
     ]
+    assert callback.lens.columns[:4] == ("min", "median", "q90", "max")
     wrapped = module.optimizers()[0]
     assert type(wrapped).__name__ != "AdaBound"
     weight = module.net[0].weight

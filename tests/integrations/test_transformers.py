@@ -1,9 +1,11 @@
+import functools
 import math
 
 import pytest
 import torch
 
 from dynabound import AdaBound
+from dynabound.lens import LearningRateLens
 from helpers.small_task import OPTIONS, weights
 
 transformers = pytest.importorskip("transformers")
@@ -56,7 +58,9 @@ def test_training_is_the_same_without_the_callback():
 
 def test_on_look_and_a_callback_that_was_not_used():
     seen = []
-    _, callback = train(2, callback=LensCallback(every=1, on_look=lambda step, record: seen.append((step, record))))
+    make_lens = functools.partial(LearningRateLens, quantiles=(0.9,))
+    _, callback = train(2, callback=LensCallback(1, lambda step, record: seen.append((step, record)), make_lens))
+    assert callback.lens.columns[:4] == ("min", "median", "q90", "max")
     assert [step for step, _ in seen] == [1, 2]
     name = "transformer.wte.weight"
     assert [record[name]["max"] for _, record in seen] == callback.lens.series(name, "max").tolist()

@@ -296,9 +296,9 @@ def python(code):
 def test_a_missing_extra_is_named():
     hide = "import sys; sys.modules['numba'] = None; "
     failed = python(hide + "import dynabound.theory")
-    assert f"numba is not installed: {pip_command('lab')}" in failed.stderr
+    assert f"numba is not installed: {pip_command('theory')}" in failed.stderr
     failed = python(hide + "sys.argv[1:] = ['theory']; from dynabound.__main__ import main; main()")
-    assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('lab')}"
+    assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('theory')}"
 
 
 @pytest.mark.processes

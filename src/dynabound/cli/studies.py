@@ -88,8 +88,13 @@ def reproduce(
         return
     specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
     _check(specs, place, EngineOptions(**engine), out)
-    _suggest(chosen, scale, store, EngineOptions(**engine), as_json)
-    failed = _run(lambda loss: plans.wanted(chosen, scale, store, loss), store, place, as_json)
+    failed = _run(
+        lambda loss: plans.wanted(chosen, scale, store, loss),
+        store,
+        place,
+        as_json,
+        lambda: _suggest(chosen, scale, store, EngineOptions(**engine), as_json),
+    )
     if any(not study.rows for study in chosen):
         _run_theory(out / "theory", as_json)
     _report([study.name for study in chosen], scale, out, as_json)
@@ -151,18 +156,28 @@ def _suggest(chosen: Sequence[Study], scale: str, store: Store, options: EngineO
     from dynabound.lab.studies import suggestions
 
     specs = suggestions.missing(chosen, scale, store)
-    with Bar(console=Console(stderr=True), transient=True, disable=quiet or not specs) as bar:
+    console = Console(stderr=True)
+    hidden = quiet or not specs or not console.is_terminal
+    with Bar(console=console, transient=True, disable=hidden) as bar:
         task = bar.add_task("suggesting step sizes of AdaBound", total=len(specs))
         device = options.device if options.engine == "local" else "cpu"
         suggestions.prepare(specs, store, options.jobs or cores(), options.data_dir, device,
                             lambda done: bar.update(task, completed=done))  # fmt: skip
 
 
-def _run(source: Callable[[Loss], Sequence[RunSpec]], store: Store, place: LocalEngine | RayEngine, quiet: bool) -> int:
+def _run(
+    source: Callable[[Loss], Sequence[RunSpec]],
+    store: Store,
+    place: LocalEngine | RayEngine,
+    quiet: bool,
+    prepare: Callable[[], None] = lambda: None,
+) -> int:
     """Run all that ``source`` asks for; return how many runs failed."""
-    with place as engine, board(lambda: engine.jobs, quiet) as shown:
-        drive.complete(source, store, engine, shown.begin, shown.listen)
-        return shown.failed
+    with place as engine:
+        prepare()
+        with board(lambda: engine.jobs, quiet) as shown:
+            drive.complete(source, store, engine, shown.begin, shown.listen)
+            return shown.failed
 
 
 def _run_theory(folder: Path, quiet: bool) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dynabound.lens import LearningRateLens
+from dynabound.lens.history import Record
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -22,8 +23,9 @@ class LensCallback(Callback):
     ``learning_rate/<parameter>/<column>`` at every snapshot.
 
     Args:
-        every, sample, extremes, quantiles, seed, on_look: as of :class:`~dynabound.lens.LearningRateLens`.
+        every, on_look: as of :class:`~dynabound.lens.LearningRateLens`.
         log: the columns that the loggers get; () for none.
+        make_lens: ``functools.partial(LearningRateLens, extremes=(1e-3, 1e2))`` sets the other options of the lens.
 
     After ``fit``, :attr:`lens` has the record; with several optimizers, :attr:`lenses` has one for each.
     """
@@ -31,17 +33,12 @@ class LensCallback(Callback):
     def __init__(
         self,
         every: int = 100,
-        sample: int = 4096,
-        extremes: tuple[float, float] = (1e-2, 1e3),
-        quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
-        seed: int = 0,
-        on_look: Callable[[int, dict[str, dict[str, float]]], object] | None = None,
+        on_look: Callable[[int, Record], object] | None = None,
         log: Sequence[str] = ("min", "median", "max"),
+        make_lens: Callable[..., LearningRateLens] = LearningRateLens,
     ) -> None:
-        self._options: dict[str, Any] = dict(
-            every=every, sample=sample, extremes=extremes, quantiles=quantiles, seed=seed
-        )
-        self.on_look, self._columns = on_look, tuple(log)  # Lightning sets self.log
+        self.every, self.on_look, self.make_lens = every, on_look, make_lens
+        self._columns = tuple(log)  # Lightning sets self.log
         self.lenses: list[LearningRateLens] = []
         self._loaded: list[dict[str, Any]] = []
 
@@ -53,7 +50,7 @@ class LensCallback(Callback):
         return self.lenses[0]
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        def on_look(step: int, record: dict[str, dict[str, float]]) -> None:
+        def on_look(step: int, record: Record) -> None:
             if self.on_look is not None:
                 self.on_look(step, record)
             metrics = {f"learning_rate/{name}/{key}": row[key] for name, row in record.items() for key in self._columns}
@@ -62,7 +59,7 @@ class LensCallback(Callback):
                     logger.log_metrics(metrics, step)
 
         self.lenses = [
-            LearningRateLens(optimizer, pl_module, **self._options, on_look=on_look) for optimizer in trainer.optimizers
+            self.make_lens(optimizer, pl_module, every=self.every, on_look=on_look) for optimizer in trainer.optimizers
         ]
         for lens, state in zip(self.lenses, self._loaded, strict=False):
             lens.load_state_dict(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from dynabound._files import replacing
 from dynabound.lens import LearningRateLens
+from dynabound.lens.history import Record
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -28,7 +29,8 @@ class LensCallback(TrainerCallback):
     record of ``output_dir/checkpoint-N`` is continued if there is one.
 
     Args:
-        every, sample, extremes, quantiles, seed, on_look: as of :class:`~dynabound.lens.LearningRateLens`.
+        every, on_look: as of :class:`~dynabound.lens.LearningRateLens`.
+        make_lens: ``functools.partial(LearningRateLens, extremes=(1e-3, 1e2))`` sets the other options of the lens.
 
     After ``train``, :attr:`lens` has the record.
     """
@@ -36,15 +38,10 @@ class LensCallback(TrainerCallback):
     def __init__(
         self,
         every: int = 100,
-        sample: int = 4096,
-        extremes: tuple[float, float] = (1e-2, 1e3),
-        quantiles: Sequence[float] = (0.05, 0.25, 0.5, 0.75, 0.95),
-        seed: int = 0,
-        on_look: Callable[[int, dict[str, dict[str, float]]], object] | None = None,
+        on_look: Callable[[int, Record], object] | None = None,
+        make_lens: Callable[..., LearningRateLens] = LearningRateLens,
     ) -> None:
-        self._options: dict[str, Any] = dict(
-            every=every, sample=sample, extremes=extremes, quantiles=quantiles, seed=seed, on_look=on_look
-        )
+        self.every, self.on_look, self.make_lens = every, on_look, make_lens
         self._lens: LearningRateLens | None = None
 
     @property
@@ -57,7 +54,7 @@ class LensCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        self._lens = LearningRateLens(kwargs["optimizer"], kwargs["model"], **self._options)
+        self._lens = self.make_lens(kwargs["optimizer"], kwargs["model"], every=self.every, on_look=self.on_look)
         path = _checkpoint(args, state)
         if state.global_step and path.is_file():
             self._lens.load_state_dict(torch.load(path, weights_only=True))

@@ -125,7 +125,7 @@ def history(
     """Recorded learning rates as a :class:`dynabound.lens.History`: its table and its figures.
 
     The lens keeps its numbers in torch tensors, so that this, alone in ``dynabound.optax``, needs torch:
-    ``pip install 'dynabound[lab]'``.
+    ``pip install 'dynabound[lens]'``.
 
     Args:
         records: what :func:`learning_rates` returned at some steps, in their order.

@@ -1,6 +1,6 @@
-"""The theory lab: the paper's theorems run, measured and drawn. Needs the extra ``lab``."""
+"""The theory lab: the paper's theorems run, measured and drawn. Needs the extra ``theory``."""
 
 from dynabound._extras import need
 
-need("numpy")
-need("numba")
+need("numpy", "theory")
+need("numba", "theory")

@@ -25,7 +25,7 @@ __all__ = ["Options", "suggest"]
 Model = TypeVar("Model", bound=nn.Module)
 
 _BUDGET = 600  # training steps, at most
-_ADAM_RACES, _ADABOUND_RACES = 6, 4  # at most; the latter are about twice as long
+_ADAM_RACES, _ADABOUND_RACES = 6, 5  # at most; the latter are about twice as long
 _UNITS = _ADAM_RACES + 2 * _ADABOUND_RACES
 _FEWEST_STEPS = 6  # of a race
 _FEWEST_BATCHES = 5
@@ -68,7 +68,7 @@ def suggest(
     Args:
         model: what is to be trained. It is copied once: the trained parameters and the buffers.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
-        batches: any iterable, such as a DataLoader; up to a quarter of ``budget`` batches are kept in memory.
+        batches: any iterable, such as a DataLoader; up to a fifth of ``budget`` batches are kept in memory.
         steps: the length of the training to come, in optimizer steps.
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.
@@ -96,7 +96,7 @@ def suggest(
         >>> print(suggestion)
         lr = ...
         final_lr = ...
-        gamma = 0.025: ...
+        gamma = ...
     """
     budget = _check(steps, budget, repeats, options)
     groups = param_groups(model, params)
@@ -164,10 +164,13 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
     best = min(scores, key=scores.__getitem__)
     _check_fall(untrained, races, scores)
     lr, rest = rule.smallest_sufficient(scores, start), (budget - racer.cost + before) // _ADABOUND_RACES
-    rule.explore(
-        lambda final_lr: race("final_lr", final_lr, rest, lr=lr, gamma=rule.CLOSED / rest),
-        guesses[best], rule.has_inner_least, _ADABOUND_RACES,
+    tried = rule.explore(
+        lambda final_lr: race("final_lr", final_lr, rest, lr=lr, gamma=rule.FAST / rest),
+        guesses[best], rule.has_inner_least, _ADABOUND_RACES - 1,
     )  # fmt: skip
+    final_lr = min(tried, key=tried.__getitem__)
+    losses, _ = racer.race(batches[:rest], lr=lr, final_lr=final_lr, gamma=rule.SLOW / rest)
+    races.append(Race("gamma", rule.SLOW, tuple(losses), number))
     return untrained, races
 
 
@@ -189,7 +192,7 @@ def _conclude(
     whole, halves = slice(None), (slice(0, None, 2), slice(1, None, 2))
     answers = [rule.decide(*part, steps, whole) for part in parts]
     halved = [rule.decide(*part, steps, half) for part in parts for half in halves]
-    lr, final_lr = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*answers, strict=True))
+    lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*answers, strict=True))
     spread = [max(values) / min(values) for values in zip(*halved, strict=True)]
     notes = tuple(dict.fromkeys(note for _, races in parts for note in _notes(races)))
     for note in notes:
@@ -197,12 +200,12 @@ def _conclude(
     return Suggestion(
         lr=lr,
         final_lr=final_lr,
-        gamma=rule.gamma(steps),
+        gamma=gamma,
         steps=steps,
         cost=cost,
         start=tuple(loss for untrained, _ in parts for loss in untrained),
         races=tuple(race for _, races in parts for race in races),
-        spread=dict(zip(("lr", "final_lr"), spread, strict=True)),
+        spread=dict(zip(("lr", "final_lr", "gamma"), spread, strict=True)),
         notes=notes,
         given=dict(options),
     )

@@ -6,7 +6,7 @@ score is the mean loss of its last third.
 * ``lr``: the smallest rate of Adam whose loss falls at least :data:`SHARE` as far as at the best rate.
 * ``final_lr``: AdaBound itself is raced, its whole course compressed into the race. The rate of the least loss, times
   (length of a race / length of training)^:data:`HORIZON`.
-* ``gamma``: :data:`CLOSED` / steps.
+* ``gamma``: :data:`FAST` / steps, or :data:`SLOW` / steps if that race of AdaBound, at its best final rate, ends lower.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["CLOSED", "FACTOR", "HORIZON", "SHARE", "Race", "decide", "explore", "falls", "gamma", "least", "score"]
+__all__ = ["FACTOR", "FAST", "HORIZON", "SHARE", "SLOW", "Race", "decide", "explore", "falls", "least", "score"]
 
 FACTOR = math.sqrt(10)
 """Between neighbouring rates."""
@@ -26,8 +26,9 @@ curve is flat there, which makes the best rate an accident."""
 HORIZON = 0.25
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. This is the middle."""
-CLOSED = 10.0
-"""γ·steps: the bounds are a factor of 2 from ``final_lr`` after a tenth of the training, and 10 % at its end."""
+FAST, SLOW = 10.0, 1.0
+"""γ·steps. FAST: the bounds are a factor of 2 from ``final_lr`` after a tenth of the training, 10 % at its end. SLOW:
+a factor of 2 at the end, for losses that Adam lowers faster than SGD throughout."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,9 @@ class Race:
     """One short training."""
 
     tests: str
-    """What was varied: "lr" (by Adam) or "final_lr" (by AdaBound, its course compressed into the race)."""
+    """What was varied: "lr" (by Adam), "final_lr" or "gamma" (by AdaBound, its course compressed into the race)."""
     rate: float
+    """The value of what was varied; for "gamma", γ times the length of the race."""
     losses: tuple[float, ...]
     """The loss of every step; the last one is not finite if the race was stopped there."""
     repeat: int = 0
@@ -44,15 +46,6 @@ class Race:
 
 Scores = Mapping[float, float]
 """From a rate to the score of its race; infinity for one whose loss was not finite."""
-
-
-def gamma(steps: int) -> float:
-    """The speed of the bounds for a training of that length.
-
-    >>> gamma(1000)
-    0.01
-    """
-    return float(f"{CLOSED / steps:.3g}")
 
 
 def last_third(losses: Sequence[float]) -> Sequence[float]:
@@ -154,11 +147,13 @@ def least(scores: Scores) -> float:
     return float(best * (rates[index + 1] / best) ** shift)
 
 
-def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float]:
-    """``lr`` and ``final_lr`` from the races of one repeat, judged by ``part`` of the last third of each."""
+def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float, float]:
+    """``lr``, ``final_lr`` and ``gamma`` from the races of one repeat, judged by ``part`` of the last third of each."""
     lengths = {race.tests: max(len(other.losses) for other in races if other.tests == race.tests) for race in races}
-    scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}}
+    scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}, "gamma": {}}
     for race in races:
         scores[race.tests][race.rate] = score(race.losses, part)
     lr = smallest_sufficient(scores["lr"], score(untrained[: lengths["lr"]], part))
-    return lr, least(scores["final_lr"]) * (lengths["final_lr"] / steps) ** HORIZON
+    final_lr = least(scores["final_lr"]) * (lengths["final_lr"] / steps) ** HORIZON
+    closed = FAST if min(scores["final_lr"].values()) <= scores["gamma"][SLOW] else SLOW
+    return lr, final_lr, closed / steps

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from dynabound._extras import need
+from dynabound._drawing import new_figure
 from dynabound.tuning import rule
 from dynabound.tuning.rule import Race
 
@@ -35,7 +35,7 @@ class Suggestion:
     """Losses of the untrained model on the batches of the races, one repeat after another."""
     races: tuple[Race, ...]
     spread: Mapping[str, float]
-    """For lr and final_lr: the largest over the smallest answer when only every other batch is judged."""
+    """For each number: the largest over the smallest answer when only every other batch is judged."""
     notes: tuple[str, ...] = ()
     """What could not be settled."""
     given: Mapping[str, Any] | None = None
@@ -67,8 +67,9 @@ class Suggestion:
             f"ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. Taken: the least of the parabola through "
             f"the best three, times ({long}/{self.steps})^{rule.HORIZON:g}, because a longer training needs a smaller "
             "rate.",
-            f"gamma = {self.gamma:.3g}: {rule.CLOSED:g}/steps. The bounds are a factor of 2 from final_lr after a "
-            "tenth of the training, and 10 % at its end.",
+            f"gamma = {self.gamma:.3g}: with {rule.FAST:g}/steps (the bounds are a factor of 2 from final_lr after a "
+            f"tenth of the training) AdaBound ended at {min(finals.values()):.4g}, with {rule.SLOW:g}/steps (only at "
+            f"its end) at {self.scores('gamma')[rule.SLOW]:.4g}. Taken: the lower.",
             f"Spread: judged on every other batch, lr differs by a factor of {self.spread['lr']:.2g}, final_lr by "
             f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
         ]
@@ -120,7 +121,7 @@ class Suggestion:
 
     def figure(self) -> Figure:
         """Loss against rate for both kinds of races, with the choices marked. Needs matplotlib."""
-        figure: Figure = need("matplotlib.figure").Figure(figsize=(8, 3.2), layout="constrained")
+        figure = new_figure(8, 3.2)
         for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
             chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
             for repeat in sorted({race.repeat for race in self.races}):

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from dynabound._extras import pip_command
 from dynabound.cli import app
 from dynabound.lab.engines.base import cores
 from dynabound.lab.engines.local import LocalEngine
@@ -224,6 +225,7 @@ def test_the_command_on_a_ray_of_its_own(tmp_path):
     answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=3000,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)  # fmt: skip
     assert answer.returncode == 1, answer.stderr
+    assert answer.stdout, answer.stderr
     assert json.loads(answer.stdout)["helpers.deadly:Dies"]["tried"] == []
     (run,) = Store(tmp_path / "runs").runs()
     assert "process" in run.status()["error"]
@@ -261,7 +263,7 @@ def test_without_ray_the_command_names_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", None)
     answer = CliRunner().invoke(app, ["reproduce", "mnist", "--engine=ray", f"--out={tmp_path}"])
     assert answer.exit_code == 1
-    assert answer.stderr.splitlines() == ["dynabound: --engine ray: ray is not installed: pip install 'dynabound[ray]'"]
+    assert answer.stderr.splitlines() == [f"dynabound: --engine ray: ray is not installed: {pip_command('ray')}"]
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])

@@ -13,10 +13,9 @@ import pytest
 
 from dynabound.lab.report import html as page
 from dynabound.lab.report import summary
-from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import recipes
-from dynabound.lab.studies.recipes import Row, Study
+from dynabound.lab.studies.recipes import Study
 from helpers import tiny_studies as cases
 
 CHROMIUM = next(
@@ -102,7 +101,9 @@ def test_the_figures_show_every_curve(built):
 def test_a_traceback_keeps_its_lines_and_is_escaped(built):
     error = 'Traceback:\n  File "<string>"\nRuntimeError: <b>'
     study = replace(built[0].studies[1], failures=(summary.Failure("1", "Adam", "failed", error),), figures=())
-    assert f"<pre>{markupsafe.escape(error)}</pre>" in page.render(replace(built[0], studies=(study,)), {})
+    assert f"<pre>{markupsafe.escape(error)}</pre>" in page.render(
+        replace(built[0], studies=(study,), questions=()), {}
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_a_traceback_keeps_its_lines_and_is_escaped(built):
 )
 def test_all_verdicts_have_a_badge(built, verdict):
     study = replace(built[0].studies[1], verdict=verdict, figures=())
-    text = page.render(replace(built[0], studies=(study,)), {})
+    text = page.render(replace(built[0], studies=(study,), questions=()), {})
     assert re.search(rf'<span class="badge (yes|no|none|mixed)">[✓✗–◐]&nbsp;{verdict}</span>', text)
 
 
@@ -161,9 +162,3 @@ def browse(path, folder) -> str:
                f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000",
                "--dump-dom", path.as_uri()]  # fmt: skip
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-
-
-def test_rows_and_specs_agree():
-    row = Row("p", "l", "perceptron", "adabound", opt={"gamma": 0.01})
-    assert row.spec("demo") == RunSpec(**recipes.WORKLOADS["demo"]["perceptron"], opt={"gamma": 0.2}, scale="demo")
-    assert row.spec("paper").options["gamma"] == 0.01

@@ -87,6 +87,12 @@ def test_paper_scale_is_the_papers_setup():
     assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows if row.label not in REFERENCES)
 
 
+def test_the_speed_of_the_bounds_is_multiplied_by_the_pace():
+    row = recipes.Row("panel", "label", "perceptron", "adabound", opt={"gamma": 0.01})
+    assert row.spec("demo").options["gamma"] == pytest.approx(0.01 * recipes.PACE["demo"]["perceptron"])
+    assert row.spec("paper").options["gamma"] == 0.01
+
+
 def test_studies_share_the_runs_that_they_have_in_common():
     names = {study: {row.spec("laptop").name for row in STUDIES[study].rows} for study in STUDIES}
     assert names["learning-rates"] <= names["cifar10"]
@@ -264,7 +270,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("locked", [".", "runs", "theory"])
+@pytest.mark.parametrize("locked", [".", "runs", "suggestions", "theory"])
 def test_a_folder_that_cannot_be_written_is_an_error(locked):
     with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
         Path(out).chmod(0o777)

@@ -197,7 +197,7 @@ def test_the_command_prints_a_table_or_json(tmp_path):
     assert estimate["bytes"] == sum(workload["bytes"] for workload in estimate["workloads"])
     shown = plan("mnist", *out).stdout
     assert f"{estimate['runs']} runs to do at demo scale" in shown
-    assert all(text in shown for text in ("digits perceptron", "512", "assumed: a GPU does 10 TFLOP/s"))
+    assert all(text in shown for text in ("digits-half perceptron", "512", "assumed: a GPU does 10 TFLOP/s"))
     assert not (tmp_path / "out").exists()
 
 

@@ -77,7 +77,7 @@ def write(report: Report, out: Path) -> Path:
 
 def render(report: Report, pictures: Mapping[str, bytes]) -> str:
     """The page; ``pictures`` has the SVG of every figure by name."""
-    jinja, markup = need("jinja2"), need("markupsafe").Markup
+    jinja, markup = need("jinja2", "lab"), need("markupsafe", "lab").Markup
     loader = jinja.PackageLoader("dynabound.lab.report")
     environment = jinja.Environment(loader=loader, autoescape=True, undefined=jinja.StrictUndefined)
     environment.filters |= {

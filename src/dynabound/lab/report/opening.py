@@ -103,7 +103,7 @@ class DotsFigure(ReportFigure):
 def questions(evidence: Mapping[str, Evidence]) -> tuple[Question, ...]:
     """Those that the studies at hand can answer."""
     panels = {
-        f"{name} ({study})" if study == "mnist" else name: curves
+        name: curves
         for study in ("mnist", "cifar10", "ptb") if study in evidence
         for name, curves in evidence[study].panels.items()
         if all(curve.finished for label, curve in curves.items() if label in ("SGDM", "SGD", "Adam", "AdaBound"))

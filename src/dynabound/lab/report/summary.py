@@ -17,7 +17,7 @@ from dynabound.lab.report.tables import MethodTable, metric_name, table
 from dynabound.lab.report.verdicts import Check, overall
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import Seed
-from dynabound.lab.studies.recipes import DEFAULTS, FIXED, Study
+from dynabound.lab.studies.recipes import FIXED, Study
 
 __all__ = ["Failure", "Report", "StudyReport", "build"]
 
@@ -151,7 +151,7 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
         shown = [f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()]
         seeds = study.seed_count(mine[0].row, scale)
         lines.append(f"{workload}: {', '.join(shown)}; {seeds} seed{'s'[: seeds > 1]}")
-        suggested = any(curve.row.label in DEFAULTS.values() for curve in mine)
+        suggested = any(curve.row.suggested(scale) for curve in mine)
         ours = f"AdaBound and AMSBound {'have suggested ones' if suggested else 'keep their defaults'}"
         if any(curve.row.tuned(scale) for curve in mine):
             lines.append(f"step sizes: the paper's search, on seed 0; {ours}")

@@ -16,7 +16,7 @@ from dynabound.lab.engines.base import process_context, threads
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import Study
-from dynabound.lab.training.suggested import suggest_rates
+from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
 __all__ = ["apply", "compute", "missing", "prepare", "read", "stand_in"]
@@ -40,9 +40,7 @@ def read(spec: RunSpec, store: Store) -> Suggestion | None:
 def apply(spec: RunSpec, store: Store) -> RunSpec | None:
     """``spec`` with the suggested step sizes; None if there are none yet."""
     found = read(spec, store)
-    if found is None:
-        return None
-    return replace(spec, lr=found.lr, opt={**spec.options, "final_lr": found.final_lr, "gamma": found.gamma})
+    return None if found is None else with_rates(spec, found)
 
 
 def stand_in(spec: RunSpec) -> RunSpec:
