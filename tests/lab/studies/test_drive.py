@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     result = run("reproduce", "mnist", "--out", str(tmp_path / "file" / "out"))
     assert result.exit_code == 1
-    assert "cannot be made" in result.stderr
+    assert "cannot be written" in result.stderr
     assert "--out" in result.stderr
 
 
