@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,13 +16,7 @@ from dynabound import AdaBound, cli, lens
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.train import train
-
-GOLDEN = Path(__file__).parent / "golden"
-
-
-def load(name):
-    return json.loads((GOLDEN / name).read_text())
-
+from helpers.golden import GOLDEN, has_keys, load
 
 RESUMED = load("resumed.json")
 
@@ -88,13 +81,6 @@ def test_commands_keep_their_options():
     now = options(typer.main.get_command(cli.app))
     for command, golden in load("options.json").items():
         assert set(golden) <= now[command], command
-
-
-def has_keys(value, golden):
-    """Whether ``value`` has all keys of ``golden``, in nested objects and in every element of lists."""
-    if isinstance(golden, list):
-        return all(has_keys(item, golden[0]) for item in value)
-    return golden is None or (golden.keys() <= value.keys() and all(has_keys(value[k], v) for k, v in golden.items()))
 
 
 def output(*arguments):

@@ -59,3 +59,18 @@ def keras_options(variant):
     options = _renamed(variant, names)
     decay = variant.get("weight_decay") if variant.get("decoupled_weight_decay") else None
     return dict(beta_1=beta_1, beta_2=beta_2, weight_decay=decay, **options)
+
+
+def float32_state(name, count):
+    """A variant's options, a gradient, both moments after ``count`` steps, and the reference in the same state."""
+    variant = {**VARIANTS[name], "gamma": 1e-5}
+    rng = np.random.default_rng(1)
+    grad = rng.normal(size=1000).astype(np.float32)
+    mu = np.sign(grad) * rng.random(1000, np.float32)  # of one sign: the sum of opposite ones loses digits by itself
+    nu = (rng.normal(size=1000) ** 2).astype(np.float32)
+    if count == 0:
+        mu, nu = np.zeros_like(mu), np.zeros_like(nu)
+    reference = Reference(np.zeros(1000), **variant)
+    reference.t, reference.product = count, 0.9**count
+    reference.m, reference.v, reference.v_hat = (x.astype(np.float64) for x in (mu, nu, nu))
+    return variant, grad, mu, nu, reference

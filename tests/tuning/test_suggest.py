@@ -102,7 +102,7 @@ def test_repeats_use_other_batches() -> None:
     model, batches = regression(number=60)
     found = suggest(model, mse, batches, steps=100, repeats=2)
     assert {race.repeat for race in found.races} == {0, 1}
-    assert len(set(found.start)) == len(found.start) == 40
+    assert len(set(found.start)) == len(found.start) == 32
     assert found.cost <= 200
 
 

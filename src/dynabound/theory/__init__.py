@@ -2,5 +2,6 @@
 
 from dynabound._extras import need
 
+need("torch", "theory")
 need("numpy", "theory")
 need("numba", "theory")

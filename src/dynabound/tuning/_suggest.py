@@ -25,8 +25,8 @@ __all__ = ["Options", "suggest"]
 Model = TypeVar("Model", bound=nn.Module)
 
 _BUDGET = 600  # training steps, at most
-_ADAM_RACES, _ADABOUND_RACES = 6, 5  # at most; the latter are about twice as long
-_UNITS = _ADAM_RACES + 2 * _ADABOUND_RACES
+_ADAM_RACES, _ADABOUND_RACES = 6, 6  # at most; the latter share what the former leave, and are about twice as long
+_UNITS = 16  # a race of Adam takes one of them
 _FEWEST_STEPS = 6  # of a race
 _FEWEST_BATCHES = 5
 _FIRST_LR = 0.01
@@ -68,7 +68,7 @@ def suggest(
     Args:
         model: what is to be trained. It is copied once: the trained parameters and the buffers.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
-        batches: any iterable, such as a DataLoader; up to a fifth of ``budget`` batches are kept in memory.
+        batches: any iterable, such as a DataLoader; up to a sixth of ``budget`` batches are kept in memory.
         steps: the length of the training to come, in optimizer steps.
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.

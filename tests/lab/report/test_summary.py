@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 
@@ -15,31 +14,10 @@ from dynabound.lab.store import Store
 from dynabound.lab.studies import recipes
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.recipes import REFERENCE, STUDIES
+from helpers import golden
 from helpers import tiny_studies as cases
 
-KEYS = json.loads((Path(__file__).parents[2] / "golden" / "json_keys.json").read_text())["report.json"]
-
-
-@pytest.fixture
-def tiny(monkeypatch):
-    return cases.make_tiny(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A folder with a finished tiny study."""
-    out = tmp_path_factory.mktemp("done")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        study = cases.make_tiny(monkeypatch)
-        cases.complete([study], Store(out / "runs"), cases.InProcess())
-    return out
-
-
-def has_keys(value, golden):
-    """Whether ``value`` has all keys of ``golden``, in nested objects and in every element of lists."""
-    if isinstance(golden, list):
-        return all(has_keys(item, golden[0]) for item in value)
-    return golden is None or (golden.keys() <= value.keys() and all(has_keys(value[k], v) for k, v in golden.items()))
+KEYS = golden.load("json_keys.json")["report.json"]
 
 
 def test_report_json_keeps_its_keys(tiny, done, tmp_path):
@@ -47,7 +25,7 @@ def test_report_json_keeps_its_keys(tiny, done, tmp_path):
     Store(tmp_path / "copy" / "runs").runs()[0].remove()
     path = html.write(build([tiny, STUDIES["theory"]], "demo", tmp_path / "copy"), tmp_path / "copy")
     written = json.loads((path.parent / "report.json").read_text())
-    assert has_keys(written, KEYS)
+    assert golden.has_keys(written, KEYS)
     assert len(written["studies"][0]["failures"]) == 1
     assert len(written["studies"][0]["tables"][0]["rows"]) == 7
 

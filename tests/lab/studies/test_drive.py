@@ -32,21 +32,6 @@ def run(*arguments):
     return CliRunner().invoke(app, arguments)
 
 
-@pytest.fixture
-def tiny(monkeypatch):
-    return cases.make_tiny(monkeypatch)
-
-
-@pytest.fixture(scope="module")
-def done(tmp_path_factory):
-    """A folder with a finished tiny study of six methods, Adam at AdaBound's step size, and three seeds."""
-    out = tmp_path_factory.mktemp("done")
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        study = cases.make_tiny(monkeypatch)
-        cases.complete([study], Store(out / "runs"), cases.InProcess())
-    return out
-
-
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_recipes_are_the_papers(scale):
     counts = {"learning-rates": 2, "mnist": 9, "cifar10": 18, "ptb": 18, "bound-speed": 10, "final-step-size": 18,

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from dynabound.keras import AdaBound
-from helpers.twin_variants import STEPS, VARIANTS, WARM_UP, Reference, follow, gradients, keras_options
+from helpers.twin_variants import STEPS, VARIANTS, WARM_UP, float32_state, follow, gradients, keras_options
 
 
 @keras.saving.register_keras_serializable(package="tests")
@@ -91,16 +91,7 @@ def test_a_thousand_steps_with_a_resume(name, scheduled):
 @pytest.mark.parametrize("name", ["authors", "amsbound", "paper", "exponential", "linear"])
 def test_single_steps_in_float32(name, count, tolerance):
     """From a shared state: trajectories in float32 part from those in float64 by themselves."""
-    variant = {**VARIANTS[name], "gamma": 1e-5}
-    rng = np.random.default_rng(1)
-    grad = rng.normal(size=1000).astype(np.float32)
-    mu = np.sign(grad) * rng.random(1000, np.float32)  # of one sign: the sum of opposite ones loses digits by itself
-    nu = (rng.normal(size=1000) ** 2).astype(np.float32)
-    if count == 0:
-        mu, nu = np.zeros_like(mu), np.zeros_like(nu)
-    reference = Reference(np.zeros(1000), **variant)
-    reference.t, reference.product = count, 0.9**count
-    reference.m, reference.v, reference.v_hat = (x.astype(np.float64) for x in (mu, nu, nu))
+    variant, grad, mu, nu, reference = float32_state(name, count)
     optimizer, variable = AdaBound(**keras_options(variant)), keras.Variable(np.zeros(1000), dtype="float32")
     optimizer.build([variable])
     lr = optimizer.learning_rate.numpy()
