@@ -9,7 +9,7 @@ from griffe import Extension, Object
 
 
 class Docstrings(Extension):
-    """Roles become code, and examples a section that mkdocstrings knows."""
+    """Roles become code, ``::`` a colon, and examples a section that mkdocstrings knows."""
 
     def on_object(self, *, obj: Object, **kwargs: Any) -> None:
         """Called for each module, class, function and attribute."""
@@ -21,4 +21,5 @@ def as_markdown(text: str) -> str:
     """The docstring with ``:func:`~dynabound.suggest``` as `suggest`, and ``Example:`` as ``Examples:``."""
     text = re.sub(r":\w+:`~[\w.]*?(\w+)`", r"`\1`", text)
     text = re.sub(r":\w+:`([^`]+)`", r"`\1`", text)
+    text = re.sub(r"::$", ":", text, flags=re.MULTILINE)
     return re.sub(r"^( *)Example:$", r"\1Examples:", text, flags=re.MULTILINE)

@@ -13,6 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 import dynabound
+from dynabound._extras import pip_command
 
 ROOT = Path(__file__).parents[1]
 DOCS = "\n".join(path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
@@ -64,3 +65,17 @@ def test_every_direct_dependency_is_pinned_for_every_python(python):
     environment = {"python_version": python}
     pinned = {canonicalize_name(pin.name) for pin in pins if pin.marker is None or pin.marker.evaluate(environment)}
     assert needed - pinned == {"dynabound"}
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        ('{"url": "file:///clone", "dir_info": {"editable": true}}', "pip install '.[lens]'"),
+        ('{"url": "file:///downloads/dynabound.whl", "archive_info": {}}', "pip install 'dynabound[lens]'"),
+        (None, "pip install 'dynabound[lens]'"),
+    ],
+    ids=["clone", "wheel", "index"],
+)
+def test_the_pip_command_fits_the_installation(origin, command, monkeypatch):
+    monkeypatch.setattr(importlib.metadata.PathDistribution, "read_text", lambda self, name: origin)
+    assert pip_command("lens") == command

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import json
-from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -20,13 +19,12 @@ def rebuild_command() -> str:
     return "pip install --force-reinstall --no-deps " + ("--no-binary dynabound " * (source != ".")) + source
 
 
-@cache
 def _source() -> str:
     try:
         origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
         origin = {}
-    return "." if str(origin.get("url", "")).startswith("file:") else "dynabound"
+    return "." if "dir_info" in origin else "dynabound"  # a folder, not a wheel or a repository's address
 
 
 def missing(error: ModuleNotFoundError, extra: str) -> str:
