@@ -42,6 +42,7 @@ def check_optimizer(spec: RunSpec, device: str) -> None:
     if ":" not in spec.optimizer and not spec.opt:
         return
     param.grad = torch.ones_like(param)
+    optimizers.set_mode(optimizer, training=True)
     try:
         optimizer.step()
     except Exception as error:

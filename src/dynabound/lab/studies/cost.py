@@ -151,6 +151,7 @@ def _state_copies(optimizer: str) -> int:
     parameter = torch.nn.Parameter(torch.ones(64))
     parameter.grad = torch.ones(64)
     method = optimizers.build(optimizer, [parameter], lr=1e-3)
+    optimizers.set_mode(method, training=True)
     method.step()
     return sum(value.numel() for value in method.state[parameter].values() if torch.is_tensor(value)) // 64
 

@@ -80,7 +80,7 @@ def gather(
             continue
         spec, found, known = row.spec(scale), None, True
         if row.suggested(scale):
-            suggested = suggestions.apply(spec, store)
+            suggested = suggestions.apply(row, scale, store)
             spec, known = suggested or suggestions.stand_in(spec), assume or suggested is not None
         elif row.tuned(scale):
             found = search(spec, loss)

@@ -1,7 +1,8 @@
-"""The paper's studies as data: what is trained, with which methods, at three scales."""
+"""The studies as data: the paper's and one of our own; which methods on which workloads, at three scales."""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -9,13 +10,16 @@ from typing import Any
 from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
+from dynabound.lab.studies.workloads import FIXED, PACE, SEEDS, TUNED, WORKLOADS
 
 __all__ = [
     "DEFAULTS",
     "FIXED",
     "PACE",
+    "PEERS",
     "REFERENCE",
     "REFERENCES",
+    "SAME_RATES",
     "SEEDS",
     "SKIPPED",
     "STUDIES",
@@ -35,96 +39,18 @@ DEFAULTS = {"AdaBound": "AdaBound, defaults", "AMSBound": "AMSBound, defaults"}
 """The curves of methods at the paper's defaults, where the ranked ones have suggested step sizes."""
 REFERENCES = frozenset({REFERENCE, *DEFAULTS.values()})
 """The labels of curves that are shown for comparison and have no rank."""
-
-_RESNET = dict(model="resnet34", weight_decay=5e-4)
-_DENSENET = dict(model="densenet121", weight_decay=5e-4)
-# Whole batches only: a last one of two images would be noise.
-_DEMO_DIGITS = dict(task="digits-half", examples=896)
-_DEMO_CNN = dict(**_DEMO_DIGITS, width=1 / 16)
-_DEMO_PERCEPTRON = dict(**_DEMO_DIGITS, hidden=100, epochs=40)
-_LAPTOP_CNN = dict(task="cifar10", width=0.125, epochs=20, decay_after=15, examples=10_000)
-_PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
-_DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
-_LAPTOP_LSTM = dict(task="ptb", hidden=100, epochs=10, examples=200_000)
-_PAPER_LSTM = dict(task="ptb", hidden=200, epochs=200)
-
-WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
-    "demo": {
-        "perceptron": _DEMO_PERCEPTRON,
-        "resnet34": {**_RESNET, **_DEMO_CNN, "batch_size": 64, "epochs": 13, "decay_after": 10},
-        "densenet121": {**_DENSENET, **_DEMO_CNN, "batch_size": 128, "epochs": 14, "decay_after": 10},
-        "appendix": _DEMO_PERCEPTRON,
-        # Epochs of five steps: the rates are recorded at the end of each.
-        "resnet34-rates": dict(
-            **_RESNET, task="digits", width=1 / 16, batch_size=64, examples=320, epochs=60, rates=True
-        ),
-        **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 3)},
-    },
-    "laptop": {
-        "perceptron": dict(task="mnist", hidden=100, epochs=20),
-        "resnet34": {**_RESNET, **_LAPTOP_CNN},
-        "densenet121": {**_DENSENET, **_LAPTOP_CNN},
-        "appendix": {**_RESNET, **_LAPTOP_CNN},
-        "resnet34-rates": {**_RESNET, **_LAPTOP_CNN, "decay_after": None, "rates": True},
-        **{f"lstm-{n}": {**_LAPTOP_LSTM, "layers": n} for n in (1, 2, 3)},
-    },
-    "paper": {
-        "perceptron": dict(task="mnist", hidden=100, epochs=100),
-        "resnet34": {**_RESNET, **_PAPER_CNN},
-        "densenet121": {**_DENSENET, **_PAPER_CNN},
-        "appendix": {**_RESNET, **_PAPER_CNN},
-        "resnet34-rates": {**_RESNET, **_PAPER_CNN, "rates": True},
-        **{f"lstm-{n}": {**_PAPER_LSTM, "layers": n} for n in (1, 2, 3)},
-    },
+SAME_RATES = {"adam": "Adam, AdaBound's α", "sgdm-dampened": "SGDM, AdaBound's α*"}
+"""The curves of the methods that AdaBound starts and ends as, at the step sizes that are suggested for AdaBound."""
+PEERS = {
+    "Prodigy": ("prodigyopt:Prodigy", 1.0),
+    "Schedule-free AdamW": ("schedulefree:AdamWScheduleFree", 0.0025),
+    "D-Adaptation Adam": ("dadaptation:DAdaptAdam", 1.0),
 }
-"""What is trained at each scale: the fields of a RunSpec that the methods share. The rows of a workload that a scale
-lacks are left out there."""
+"""Tuning-free methods of other packages (extra ``peers``), with their authors' default step sizes."""
 
-SEEDS: dict[str, dict[str, int]] = {
-    "demo": {"perceptron": 10, "resnet34": 4, "densenet121": 3, "appendix": 5, "lstm-1": 4, "lstm-3": 4}
-}
-"""Seeds by workload, where a scale spends its time on what is cheap; elsewhere the study decides."""
-
-PACE: dict[str, dict[str, float]] = {
-    "demo": {"perceptron": 33, "resnet34": 28, "densenet121": 56, "appendix": 33, "resnet34-rates": 17, "lstm": 31},
-    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "appendix": 5, "lstm": 4.6},
-    "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "appendix": 1, "lstm": 1},
-}
-"""Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,
-so that the bounds converge as fast per epoch as in the paper. Suggested step sizes have a γ of their own."""
-
-TUNED: dict[str, tuple[str, ...]] = {
-    "demo": ("perceptron",),
-    "laptop": ("perceptron",),
-    "paper": ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"),
-}
-"""The workloads whose step sizes are searched for at each scale."""
-
+_BOUNDED = ("adabound", "amsbound")
 SUGGESTED = ("demo", "laptop")
 """The scales at which AdaBound and AMSBound have suggested step sizes, as the other methods have searched ones."""
-
-FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
-    "demo": {
-        "resnet34": dict(
-            sgdm=dict(lr=0.05),
-            adagrad=dict(lr=0.05),
-            adam=dict(lr=0.01, betas=(0.9, 0.99)),
-            amsgrad=dict(lr=0.01, betas=(0.9, 0.99)),
-        ),
-        "densenet121": dict(
-            sgdm=dict(lr=0.5),
-            adagrad=dict(lr=0.1),
-            adam=dict(lr=0.01),
-            amsgrad=dict(lr=0.05, betas=(0.9, 0.99)),
-        ),
-        "lstm-1": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
-        "lstm-3": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
-    },
-    "laptop": {},
-    "paper": {},
-}
-"""Step sizes and options where they are not searched for; a method that is not here keeps its defaults. Those of the
-demo are the results of the paper's search, run beforehand: docs/reproduce.md has the commands."""
 
 SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "demo": {
@@ -150,17 +76,24 @@ class Row:
     """Other arguments. ``gamma`` is the paper's, before it is multiplied by PACE."""
     suggest: bool = False
     """Whether the step sizes are suggested (:func:`dynabound.suggest`) at the scales of SUGGESTED."""
+    always: bool = False
+    """Whether SUGGESTED and SKIPPED are ignored: the study needs the curve at every scale."""
 
     def spec(self, scale: str) -> RunSpec:
         """The run of seed 0, before any search for a step size or suggestion."""
         # The default is left out, so that studies which do not set it share the run.
         opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
-        if self.optimizer in ("adabound", "amsbound"):
+        if self.optimizer in _BOUNDED:
             opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.pace(scale):.6g}")
-        fixed = FIXED[scale].get(self.workload, {}).get(self.optimizer, {}) if self.lr is None else {}
+        known = self.lr is not None or self.suggest
+        fixed = {} if known else FIXED[scale].get(self.workload, {}).get(self.optimizer, {})
         lr = fixed.get("lr", DEFAULT) if self.lr is None else self.lr
         opt |= {key: value for key, value in fixed.items() if key != "lr"}
         return RunSpec(**WORKLOADS[scale][self.workload], optimizer=self.optimizer, lr=lr, opt=opt, scale=scale)
+
+    def bounded(self, scale: str) -> RunSpec:
+        """The run of AdaBound or AMSBound that the step sizes of this one are suggested for."""
+        return replace(self, optimizer=self.optimizer if self.optimizer in _BOUNDED else "adabound").spec(scale)
 
     def pace(self, scale: str) -> float:
         """The factor of γ."""
@@ -169,32 +102,43 @@ class Row:
 
     def applies(self, scale: str) -> bool:
         """Whether the curve is part of the study at this scale."""
-        if self.workload not in WORKLOADS[scale] or self.label in SKIPPED.get(scale, {}).get(self.workload, ()):
+        if self.workload not in WORKLOADS[scale] or not self.installed:
+            return False
+        if self.always:
+            return True
+        if self.label in SKIPPED.get(scale, {}).get(self.workload, ()):
             return False
         return scale in SUGGESTED or self.label not in DEFAULTS.values()  # otherwise the ranked curve has the defaults
 
     def suggested(self, scale: str) -> bool:
         """Whether the step sizes are suggested."""
-        return self.suggest and scale in SUGGESTED
+        return self.suggest and (self.always or scale in SUGGESTED)
 
     def tuned(self, scale: str) -> bool:
         """Whether the step size is searched for."""
         return self.lr is None and self.workload in TUNED[scale] and not self.suggested(scale)
 
+    @property
+    def installed(self) -> bool:
+        """Whether the optimizer is one of the lab's, or its package is installed."""
+        return ":" not in self.optimizer or importlib.util.find_spec(self.optimizer.partition(":")[0]) is not None
+
 
 @dataclass(frozen=True)
 class Study:
-    """A figure of the paper."""
+    """A figure of the paper, or a study of our own."""
 
     name: str
     title: str
     claim: str
-    """What the paper says, in a sentence."""
+    """What the paper says, or we do, in a sentence."""
     rows: tuple[Row, ...] = ()
     seeds: Mapping[str, int] = field(default_factory=lambda: dict(laptop=3, paper=3))
     """Seeds by scale; SEEDS has those of scales that are missing here."""
     splits: tuple[str, ...] = ("train", "test")
     """Whose curves are drawn."""
+    ours: bool = False
+    """Whether it is not the paper's: its claims are ours, and it is run only if it is named."""
 
     def panels(self) -> list[str]:
         """The names of the panels, in order."""
@@ -230,6 +174,16 @@ def _six(panel: str, workload: str) -> tuple[Row, ...]:
 
 def _four(panel: str, workload: str) -> tuple[Row, ...]:
     return (*_compare(panel, workload, _FOUR), *_defaults(panel, workload))
+
+
+def _untuned(panel: str, workload: str, searched: Iterable[str]) -> tuple[Row, ...]:
+    rows = (
+        *_compare(panel, workload, (*searched, "AdaBound")),
+        Row(panel, DEFAULTS["AdaBound"], workload, "adabound"),
+        *(Row(panel, label, workload, method, suggest=True) for method, label in SAME_RATES.items()),
+        *(Row(panel, label, workload, path, lr) for label, (path, lr) in PEERS.items()),
+    )
+    return tuple(replace(row, always=True) for row in rows)
 
 
 STUDIES: dict[str, Study] = {
@@ -303,13 +257,25 @@ STUDIES: dict[str, Study] = {
             "Theorems 1 to 5, and what follows from them",
             "Adam can fail to converge whatever its step size; AdaBound and AMSBound converge, with a regret of O(√T).",
         ),
+        Study(
+            "suggest",
+            "AdaBound without tuning: suggested step sizes on every workload",
+            "With suggested step sizes AdaBound ends no worse than methods whose step sizes were searched for, at a "
+            "fraction of the cost, and it is AdaBound that does it, not its step sizes alone.",
+            _untuned("perceptron", "perceptron", _SIX[:4])
+            + _untuned("DenseNet-121", "densenet121", _SIX[:4])
+            + _untuned("ResNet-34", "resnet34", _SIX[:4])
+            + tuple(row for n in (1, 2, 3) for row in _untuned(f"L{n}: {n}-layer LSTM", f"lstm-{n}", _FOUR[:2])),
+            splits=("test",),
+            ours=True,
+        ),
     )
 }  # fmt: skip
-"""Every experiment of the paper."""
+"""Every experiment of the paper, and one of our own."""
 
 
 def choose(names: Iterable[str], scale: str) -> list[Study]:
-    """The studies of the given names, or all; LabError for an unknown name or scale.
+    """The studies of the given names, or all of the paper's; LabError for an unknown name or scale.
 
     >>> [study.name for study in choose(["mnist", "ptb", "mnist"], "demo")]
     ['mnist', 'ptb']
@@ -322,7 +288,8 @@ def choose(names: Iterable[str], scale: str) -> list[Study]:
         if name not in STUDIES:
             hint = did_you_mean(name, STUDIES)
             raise LabError(f"study={name!r}: must be one of {', '.join(STUDIES)}{hint}")
-    return [STUDIES[name] for name in dict.fromkeys(names)] or list(STUDIES.values())
+    papers = [study for study in STUDIES.values() if not study.ours]
+    return [STUDIES[name] for name in dict.fromkeys(names)] or papers
 
 
 def seeded(spec: RunSpec, seeds: int) -> list[RunSpec]:

@@ -1,4 +1,7 @@
-"""Suggested step sizes of AdaBound and AMSBound: made once for each workload, kept beside the runs."""
+"""Suggested step sizes of AdaBound and AMSBound: made once for each workload, kept beside the runs.
+
+Adam and SGD can take them over: its initial and its final step size.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,13 @@ from dynabound._files import write_whole
 from dynabound.lab.engines.base import process_context, threads
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.studies.recipes import Study
+from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
 __all__ = ["apply", "compute", "missing", "prepare", "read", "stand_in"]
 
-_UNKNOWN = 0.01  # a γ that no recipe has: the run is another than the one at the defaults
+_UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run is another than the one at the defaults
 
 
 def _path(spec: RunSpec, store: Store) -> Path:
@@ -37,21 +40,29 @@ def read(spec: RunSpec, store: Store) -> Suggestion | None:
         return None
 
 
-def apply(spec: RunSpec, store: Store) -> RunSpec | None:
-    """``spec`` with the suggested step sizes; None if there are none yet."""
-    found = read(spec, store)
-    return None if found is None else with_rates(spec, found)
+def apply(row: Row, scale: str, store: Store) -> RunSpec | None:
+    """The run of ``row`` with the suggested step sizes; None if there are none yet."""
+    spec, bounded = row.spec(scale), row.bounded(scale)
+    found = read(bounded, store)
+    if found is None:
+        return None
+    suggested = with_rates(bounded, found)
+    if spec.optimizer == bounded.optimizer:
+        return suggested
+    return replace(spec, lr=suggested.lr if spec.optimizer == "adam" else suggested.options["final_lr"])
 
 
 def stand_in(spec: RunSpec) -> RunSpec:
     """A run in place of the one whose step sizes are not known yet, so that it is counted."""
-    return replace(spec, opt={**spec.options, "gamma": _UNKNOWN})
+    if "gamma" in spec.options:
+        return replace(spec, opt={**spec.options, "gamma": _UNKNOWN})
+    return replace(spec, lr=_UNKNOWN)
 
 
 def missing(studies: Iterable[Study], scale: str, store: Store) -> list[RunSpec]:
     """The specs whose step sizes are still to be suggested."""
     rows = [row for study in studies for row in study.rows if row.applies(scale) and row.suggested(scale)]
-    return [spec for spec in dict.fromkeys(row.spec(scale) for row in rows) if read(spec, store) is None]
+    return [spec for spec in dict.fromkeys(row.bounded(scale) for row in rows) if read(spec, store) is None]
 
 
 def compute(spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu") -> Suggestion:

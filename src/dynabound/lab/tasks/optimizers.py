@@ -17,7 +17,7 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
 
-__all__ = ["OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr", "default_weight_decay"]
+__all__ = ["OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr", "default_weight_decay", "set_mode"]
 
 
 class OptimizerError(LabError, ValueError):
@@ -158,3 +158,10 @@ def _import(name: str) -> type[Optimizer]:
             f"optimizer={name!r}: is a {type(cls).__name__}; must be a subclass of torch.optim.Optimizer"
         )
     return cls
+
+
+def set_mode(optimizer: Optimizer, training: bool) -> None:
+    """Call ``train()`` or ``eval()`` of an optimizer that has them: schedule-free ones evaluate at other weights."""
+    switch = getattr(optimizer, "train" if training else "eval", None)
+    if callable(switch):
+        switch()

@@ -80,6 +80,7 @@ class Training:
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self._forward.train()
+        optimizers.set_mode(self.optimizer, training=True)
         pending: list[tuple[Tensor, Tensor, int]] = []
         started = time.perf_counter()
         for batch in self.batches.epoch(self.epoch, self.index):
@@ -162,6 +163,7 @@ class Training:
         metrics: dict[str, Any] = {"epoch": self.epoch, "step": self.step}
         distributed.broadcast_buffers(self.model)
         self.model.eval()
+        optimizers.set_mode(self.optimizer, training=False)
         results = {"train": (loss / targets, correct / targets)}
         results |= {split: self._evaluate(split) for split in self.batches.splits}
         for split, (mean, share) in results.items():

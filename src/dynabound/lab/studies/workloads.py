@@ -1,0 +1,94 @@
+"""What is trained at each scale, with how many seeds, and which step sizes are searched for or known beforehand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+__all__ = ["FIXED", "PACE", "SEEDS", "TUNED", "WORKLOADS"]
+
+_RESNET = dict(model="resnet34", weight_decay=5e-4)
+_DENSENET = dict(model="densenet121", weight_decay=5e-4)
+# Whole batches only: a last one of two images would be noise.
+_DEMO_DIGITS = dict(task="digits-half", examples=896)
+_DEMO_CNN = dict(**_DEMO_DIGITS, width=1 / 16)
+_DEMO_PERCEPTRON = dict(**_DEMO_DIGITS, hidden=100, epochs=40)
+_LAPTOP_CNN = dict(task="cifar10", width=0.125, epochs=20, decay_after=15, examples=10_000)
+_PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
+_DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
+_LAPTOP_LSTM = dict(task="ptb", hidden=100, epochs=10, examples=200_000)
+_PAPER_LSTM = dict(task="ptb", hidden=200, epochs=200)
+
+WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
+    "demo": {
+        "perceptron": _DEMO_PERCEPTRON,
+        "resnet34": {**_RESNET, **_DEMO_CNN, "batch_size": 64, "epochs": 13, "decay_after": 10},
+        "densenet121": {**_DENSENET, **_DEMO_CNN, "batch_size": 128, "epochs": 14, "decay_after": 10},
+        "appendix": _DEMO_PERCEPTRON,
+        # Epochs of five steps: the rates are recorded at the end of each.
+        "resnet34-rates": dict(
+            **_RESNET, task="digits", width=1 / 16, batch_size=64, examples=320, epochs=60, rates=True
+        ),
+        **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 3)},
+    },
+    "laptop": {
+        "perceptron": dict(task="mnist", hidden=100, epochs=20),
+        "resnet34": {**_RESNET, **_LAPTOP_CNN},
+        "densenet121": {**_DENSENET, **_LAPTOP_CNN},
+        "appendix": {**_RESNET, **_LAPTOP_CNN},
+        "resnet34-rates": {**_RESNET, **_LAPTOP_CNN, "decay_after": None, "rates": True},
+        **{f"lstm-{n}": {**_LAPTOP_LSTM, "layers": n} for n in (1, 2, 3)},
+    },
+    "paper": {
+        "perceptron": dict(task="mnist", hidden=100, epochs=100),
+        "resnet34": {**_RESNET, **_PAPER_CNN},
+        "densenet121": {**_DENSENET, **_PAPER_CNN},
+        "appendix": {**_RESNET, **_PAPER_CNN},
+        "resnet34-rates": {**_RESNET, **_PAPER_CNN, "rates": True},
+        **{f"lstm-{n}": {**_PAPER_LSTM, "layers": n} for n in (1, 2, 3)},
+    },
+}
+"""What is trained at each scale: the fields of a RunSpec that the methods share. The rows of a workload that a scale
+lacks are left out there."""
+
+SEEDS: dict[str, dict[str, int]] = {
+    "demo": {"perceptron": 10, "resnet34": 4, "densenet121": 3, "appendix": 5, "lstm-1": 4, "lstm-3": 4}
+}
+"""Seeds by workload, where a scale spends its time on what is cheap; elsewhere the study decides."""
+
+PACE: dict[str, dict[str, float]] = {
+    "demo": {"perceptron": 33, "resnet34": 28, "densenet121": 56, "appendix": 33, "resnet34-rates": 17, "lstm": 31},
+    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "appendix": 5, "lstm": 4.6},
+    "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "appendix": 1, "lstm": 1},
+}
+"""Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,
+so that the bounds converge as fast per epoch as in the paper. Suggested step sizes have a γ of their own."""
+
+TUNED: dict[str, tuple[str, ...]] = {
+    "demo": ("perceptron",),
+    "laptop": ("perceptron",),
+    "paper": ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"),
+}
+"""The workloads whose step sizes are searched for at each scale."""
+
+FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    "demo": {
+        "resnet34": dict(
+            sgdm=dict(lr=0.05),
+            adagrad=dict(lr=0.05),
+            adam=dict(lr=0.01, betas=(0.9, 0.99)),
+            amsgrad=dict(lr=0.01, betas=(0.9, 0.99)),
+        ),
+        "densenet121": dict(
+            sgdm=dict(lr=0.5),
+            adagrad=dict(lr=0.1),
+            adam=dict(lr=0.01),
+            amsgrad=dict(lr=0.05, betas=(0.9, 0.99)),
+        ),
+        "lstm-1": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
+        "lstm-3": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
+    },
+    "laptop": {},
+    "paper": {},
+}
+"""Step sizes and options where they are not searched for; a method that is not here keeps its defaults. Those of the
+demo are the results of the paper's search, run beforehand: docs/reproduce.md has the commands."""
