@@ -10,7 +10,7 @@ from dynabound import AdaBound, bounds
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
-from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks import datasets, models
 from dynabound.lab.train import train
 from dynabound.lab.training import loop
 from dynabound.lab.training.batches import make_batches
@@ -20,6 +20,7 @@ DIGITS = RunSpec("digits", hidden=16, epochs=3)
 SPECS = {
     "perceptron": DIGITS,
     "lstm": RunSpec("pydoc", hidden=8, examples=4000, epochs=2, optimizer="amsgrad"),
+    "two modes": RunSpec("digits", hidden=16, epochs=2, optimizer="helpers.two_modes:TwoModes", lr=0.1),
     "resnet": RunSpec("digits", model="resnet34", width=1 / 32, examples=200, epochs=2, decay_after=1),
 }
 
@@ -39,6 +40,20 @@ def test_same_spec_twice_gives_identical_metrics(spec, tmp_path):
     assert numbers(first.metrics) == numbers(second.metrics)
     assert len(first.metrics) == spec.epochs
     assert first.metrics[-1]["train_loss"] < first.metrics[0]["train_loss"]
+
+
+def test_an_optimizer_with_two_modes_is_evaluated_in_the_other_one(tmp_path):
+    """Against the stored weights, which are those of evaluation, on the test images."""
+    spec, data = SPECS["two modes"], datasets.load("digits")
+    result = train(spec, Store(tmp_path))
+    state = result.run.load_checkpoint()
+    assert state["optimizer"]["param_groups"][0]["training"] is False
+    model = models.build(spec.model, spec.to_dict(), data)
+    model.load_state_dict(state["model"])
+    (batch,) = make_batches(data, spec, torch.device("cpu")).evaluation("test")
+    with torch.no_grad():
+        loss = F.cross_entropy(model(batch.x), batch.y)
+    assert loss.item() == pytest.approx(result.metrics[-1]["test_loss"], rel=1e-6)
 
 
 def test_another_seed_is_another_run(tmp_path):

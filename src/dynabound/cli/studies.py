@@ -36,7 +36,9 @@ from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search
 
 __all__ = ["report", "reproduce", "tune"]
 
-Names = Annotated[list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all).", argument=True))]
+Names = Annotated[
+    list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all of the paper's).", argument=True))
+]
 Scale = Annotated[str, typer.Option(**one_of(SCALES, "Size of the experiments."))]
 OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the figures and the report.")]
 _OUT = Path("reproduction")
@@ -67,6 +69,8 @@ def reproduce(
 ) -> None:
     """Run the paper's experiments, all or some, and write the report.
 
+    The study "suggest" is our own, and runs only if it is named.
+
     Safe to interrupt: run the same command again to resume.
     """
     for option, value in (("workers", workers), ("tflops", tflops)):
@@ -74,7 +78,8 @@ def reproduce(
             raise CommandError(f"--{option}: is for --plan; add --plan, or leave it out")
     check_finite("--tflops", tflops)
     chosen = choose(studies or [], scale)
-    place = _engine(EngineOptions(**engine))
+    specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
+    place = _engine(EngineOptions(**engine), _modules(specs))
     store = Store(out / "runs")
     if plan:
         tflops = tflops or 10.0
@@ -86,7 +91,6 @@ def reproduce(
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
         print_dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
         return
-    specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
     _check(specs, place, EngineOptions(**engine), out)
     failed = _run(
         lambda loss: plans.wanted(chosen, scale, store, loss),
@@ -127,6 +131,12 @@ def _engine(options: EngineOptions, modules: Sequence[str] = ()) -> LocalEngine 
         device=options.device,
         modules=modules,
     )
+
+
+def _modules(specs: Sequence[RunSpec]) -> list[str]:
+    """The packages of optimizers that are not the lab's own."""
+    names = (spec.optimizer.partition(":")[0].partition(".")[0] for spec in specs if ":" in spec.optimizer)
+    return list(dict.fromkeys(names))
 
 
 def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
@@ -255,8 +265,7 @@ def tune(
     """
     specs = [RunSpec(**spec, optimizer=name) for name in optimizers or GRIDS]
     store = Store(out / "runs")
-    modules = [each.optimizer.partition(":")[0].partition(".")[0] for each in specs if ":" in each.optimizer]
-    place = _engine(EngineOptions(**engine), modules)
+    place = _engine(EngineOptions(**engine), _modules(specs))
     if isinstance(place, LocalEngine):
         for each in specs:
             check_optimizer(each, engine.get("device", "cpu"))

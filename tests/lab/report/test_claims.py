@@ -12,6 +12,8 @@ from dynabound.lab.report.results import Curve
 from dynabound.lab.report.verdicts import (
     FAILS,
     HOLDS,
+    HOLDS_IN_PART,
+    HOLDS_WHERE_DECIDED,
     NOT_COMPARABLE,
     NOT_REPRODUCED,
     OPEN_ONLY,
@@ -128,6 +130,28 @@ def test_every_error_contains_the_binomial_error_of_the_test_set():
 def test_overall(verdicts, expected):
     ours = Check("", "", FAILS, "ours")
     assert overall([ours, *(Check("", "", verdict, "paper l. 1") for verdict in verdicts)]) == expected
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([HOLDS, NOT_COMPARABLE], HOLDS),
+        ([HOLDS, UNDECIDED], HOLDS_WHERE_DECIDED),
+        ([HOLDS, FAILS, UNDECIDED], HOLDS_IN_PART),
+        ([FAILS], FAILS),
+        ([UNDECIDED], UNDECIDED),
+        ([NOT_COMPARABLE], NOT_COMPARABLE),
+    ],
+)
+def test_overall_of_our_own_study(verdicts, expected):
+    assert overall([Check("", "", verdict, "ours") for verdict in verdicts], ours=True) == expected
+
+
+def test_our_own_claims_hold_or_fail_also_without_a_test():
+    good, bad = curve("a", [10, 10]), curve("b", [99, 99], states={1: "diverged"})
+    group = Group({"a": good, "b": bad})
+    found = judge([group.better("", "ours", "a", "b"), group.better("", "ours", "b", "a")])
+    assert [each.verdict for each in found] == [HOLDS, FAILS]
 
 
 def panels(name, value, **kwargs):

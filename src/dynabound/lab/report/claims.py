@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import TypeAlias
 
+from dynabound.lab.report import suggested
 from dynabound.lab.report.evidence import (
     BEST,
     EARLY_TEST,
@@ -273,5 +274,6 @@ CLAIMS: dict[str, Callable[[Evidence], _Claims]] = {
     "bound-speed": _bound_speed,
     "final-step-size": _final_step_size,
     "rate-evolution": _rate_evolution,
+    "suggest": suggested.claims,
 }
 """The claims of each study."""

@@ -20,6 +20,7 @@ from dynabound.lab.report.tables import MethodRow
 from dynabound.lab.report.verdicts import (
     FAILS,
     HOLDS,
+    HOLDS_WHERE_DECIDED,
     NOT_COMPARABLE,
     NOT_REPRODUCED,
     OPEN_ONLY,
@@ -27,7 +28,7 @@ from dynabound.lab.report.verdicts import (
     REPRODUCED,
     UNDECIDED,
 )  # fmt: skip
-from dynabound.lab.studies.recipes import STUDIES
+from dynabound.lab.studies.recipes import choose
 
 __all__ = ["as_dict", "paper_claims", "render", "write"]
 
@@ -40,8 +41,8 @@ _SCALES = {
     "paper": "paper scale: the paper's networks, data sets, budgets and search for step sizes.",
 }
 _CLASSES = {
-    REPRODUCED: "yes", HOLDS: "yes", OPEN_ONLY: "yes", NOT_REPRODUCED: "no", FAILS: "no", PARTLY: "mixed",
-    UNDECIDED: "open", NOT_COMPARABLE: "none",
+    REPRODUCED: "yes", HOLDS: "yes", OPEN_ONLY: "yes", HOLDS_WHERE_DECIDED: "yes", NOT_REPRODUCED: "no", FAILS: "no",
+    PARTLY: "mixed", UNDECIDED: "open", NOT_COMPARABLE: "none",
 }  # fmt: skip
 _MARKS = {"yes": "✓", "no": "✗", "mixed": "◐", "open": "?", "none": "–"}
 _KINDS = ("yes", "no", "open", "none")
@@ -94,7 +95,7 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
         report=report,
         alpha=ALPHA,
         pictures={name: base64.b64encode(svg).decode() for name, svg in pictures.items()},
-        complete=len(report.studies) == len(STUDIES),
+        complete={study.name for study in choose([], report.scale)} <= {study.name for study in report.studies},
         scale_note=_SCALES[report.scale],
         options=f" --scale {report.scale} --out {shlex.quote(report.out)}",
         data_option="" if report.scale == "demo" else " --data-dir DIR",
@@ -111,8 +112,11 @@ def _class(verdict: str) -> str:
 
 
 def paper_claims(study: StudyReport) -> dict[str, int]:
-    """How many of the paper's claims hold ("yes"), do not ("no"), are open ("open") or not comparable ("none")."""
-    kinds = [_class(check.verdict) for check in study.checks if check.of_paper]
+    """How many of the paper's claims hold ("yes"), do not ("no"), are open ("open") or not comparable ("none").
+
+    In a study of our own: of our claims.
+    """
+    kinds = [_class(check.verdict) for check in study.checks if check.of_paper != study.ours]
     return {kind: kinds.count(kind) for kind in _KINDS}
 
 

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
+from dynabound.lab.studies import suggestions
 from dynabound.lab.studies.plan import Seed, gather, losses, read
 from dynabound.lab.studies.recipes import Row, Study
-from dynabound.lab.studies.search import Search
+from dynabound.lab.studies.search import Search, runs_to
+from dynabound.lab.studies.workloads import FIXED
+from dynabound.tuning import Suggestion
 
 __all__ = ["Curve", "curves"]
 
@@ -24,6 +27,8 @@ class Curve:
     search: Search | None = None
     lost: tuple[Seed, ...] = ()
     """Runs of the search that failed: the winner was chosen without them."""
+    suggestion: Suggestion | None = None
+    """Where the step size comes from, if it was suggested."""
 
     @property
     def ended(self) -> bool:
@@ -39,6 +44,19 @@ class Curve:
     def diverged(self) -> bool:
         """Whether any seed diverged."""
         return any(seed.state == "diverged" for seed in self.seeds)
+
+    @property
+    def steps(self) -> int:
+        """Training steps of a run that finished; 0 if none did."""
+        return int(self.finished[0].metrics[-1]["step"]) if self.finished else 0
+
+    @property
+    def search_runs(self) -> int:
+        """Runs of the search for the step size, here or beforehand; 0 if it was not searched for."""
+        if self.search:
+            return len(self.search.tried) + len(self.search.wanted)
+        row, fixed = self.row, FIXED[self.spec.scale].get(self.row.workload, {})
+        return runs_to(self.spec) if row.lr is None and not row.suggest and row.optimizer in fixed else 0
 
     def final(self, split: str = "test") -> list[float]:
         """The metric of the last epoch, of every seed that finished."""
@@ -57,5 +75,6 @@ def curves(study: Study, scale: str, store: Store) -> list[Curve]:
         best = specs[0] if specs else (found and found.best) or row.spec(scale)
         tried = [read(store, spec) for spec, loss in found.tried if math.isinf(loss)] if found else []
         lost = tuple(seed for seed in tried if seed.state == "failed" and seed.spec not in specs)
-        result.append(Curve(row, best, tuple(read(store, spec) for spec in specs), found, lost))
+        suggested = suggestions.read(row.bounded(scale), store) if row.suggested(scale) else None
+        result.append(Curve(row, best, tuple(read(store, spec) for spec in specs), found, lost, suggested))
     return result

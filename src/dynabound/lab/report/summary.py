@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynabound.lab.report import claims, figures, theory
+from dynabound._extras import pip_command
+from dynabound.lab.report import claims, figures, suggested_figures, theory
 from dynabound.lab.report.evidence import Evidence, Panels
 from dynabound.lab.report.forest import ForestFigure
 from dynabound.lab.report.learning_rates import rate_evolution, sample_rates
@@ -17,7 +18,7 @@ from dynabound.lab.report.tables import MethodTable, metric_name, table
 from dynabound.lab.report.verdicts import Check, overall
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import Seed
-from dynabound.lab.studies.recipes import FIXED, Study
+from dynabound.lab.studies.recipes import FIXED, PEERS, Study
 
 __all__ = ["Failure", "Report", "StudyReport", "build"]
 
@@ -47,6 +48,8 @@ class StudyReport:
     failures: tuple[Failure, ...]
     settings: tuple[str, ...]
     figures: tuple[figures.ReportFigure, ...] = ()
+    ours: bool = False
+    """Whether its claims are ours, and not the paper's."""
 
 
 @dataclass(frozen=True)
@@ -83,13 +86,14 @@ def _study(study: Study, scale: str, found: list[Curve], evidence: Evidence) -> 
         name=study.name,
         title=study.title,
         claim=study.claim,
-        verdict=overall(checks),
+        verdict=overall(checks, study.ours),
         checks=tuple(checks),
         tables=tuple(table(name, list(methods.values())) for name, methods in evidence.panels.items()),
         runs=run_states(found),
         failures=tuple(failures(found)),
         settings=tuple(_settings(study, scale, found)),
         figures=tuple(_figures(study, found, evidence, checks)),
+        ours=study.ours,
     )
 
 
@@ -165,7 +169,17 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
                 f"bounds: γ is {pace:g} times the paper's, because an epoch of all data has {pace:g} times fewer steps "
                 "here: the bounds converge as fast per epoch"
             )
-    return list(dict.fromkeys(lines))
+    return list(dict.fromkeys([*lines, *_peers(study)]))
+
+
+def _peers(study: Study) -> Iterator[str]:
+    """What the page says about optimizers of other packages."""
+    rows = {row.label: row for row in study.rows if row.label in PEERS}
+    absent = [label for label, row in rows.items() if not row.installed]
+    if rows:
+        yield f"tuning-free methods: {', '.join(rows)}; their authors' default step sizes, nothing else is set"
+    if absent:
+        yield f"not installed, and left out: {', '.join(absent)}; {pip_command('peers')}"
 
 
 _NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
@@ -184,6 +198,8 @@ def _figures(
     if study.name == "learning-rates":
         if evidence.sampled:
             yield figures.HeatmapsFigure(study.name, title, evidence.sampled)
+    elif study.name == "suggest":
+        yield from suggested_figures.build(study.name, f"{found[0].spec.scale.capitalize()} scale", evidence.panels)
     elif study.name == "rate-evolution":
         if evidence.evolution:
             yield figures.EvolutionFigure(study.name, title, evidence.evolution)

@@ -11,7 +11,7 @@ from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.studies.recipes import REFERENCES
 
-__all__ = ["MethodRow", "MethodTable", "metric_name", "step_size", "table"]
+__all__ = ["MethodRow", "MethodTable", "metric_name", "ranks", "step_size", "table"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _finite(value: float) -> float | None:
 
 def table(name: str, methods: list[Curve]) -> MethodTable:
     """A row per method: final and best metric, rank, and the time to the level of the best Adam run."""
-    ranks = _ranks([curve for curve in methods if curve.row.label not in REFERENCES])
+    places = ranks([curve for curve in methods if curve.row.label not in REFERENCES])
     adam = next((curve.final() for curve in methods if curve.row.label == "Adam"), [])
     level = (min if methods[0].spec.text else max)(adam, default=None)
     rows = []
@@ -75,7 +75,7 @@ def table(name: str, methods: list[Curve]) -> MethodTable:
             best=_finite(mean(curve.best())),
             best_spread=_finite(std(curve.best())),
             train=_finite(mean(curve.final("train"))),
-            rank=ranks.get(curve.row.label),
+            rank=places.get(curve.row.label),
             level=level,
             epochs=mean([float(epoch) for epoch, _ in times]) if complete else None,
             seconds=mean([seconds for _, seconds in times]) if complete else None,
@@ -87,7 +87,7 @@ def table(name: str, methods: list[Curve]) -> MethodTable:
     return MethodTable(name, metric_name(methods[0]), tuple(rows))
 
 
-def _ranks(methods: list[Curve]) -> dict[str, int]:
+def ranks(methods: list[Curve]) -> dict[str, int]:
     """Ranks by the final mean, shared by equals; a method that diverged is last, one without a result has no rank."""
     losses = {
         curve.row.label: math.inf if curve.diverged else round(mean(curve.final()) * (1 if curve.spec.text else -1), 6)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from dynabound.lab.report.statistics import ALPHA, Estimate, Level, holm
 
 __all__ = [
-    "FAILS", "HOLDS", "NOT_COMPARABLE", "NOT_REPRODUCED", "OPEN_ONLY", "PARTLY", "REPRODUCED", "UNDECIDED", "Check",
-    "Claim", "Comparison", "judge", "overall",
+    "FAILS", "HOLDS", "HOLDS_IN_PART", "HOLDS_WHERE_DECIDED", "NOT_COMPARABLE", "NOT_REPRODUCED", "OPEN_ONLY", "PARTLY",
+    "REPRODUCED", "UNDECIDED", "Check", "Claim", "Comparison", "judge", "overall",
 ]  # fmt: skip
 
 REPRODUCED, NOT_REPRODUCED, UNDECIDED = "reproduced", "not reproduced", "not decided at this scale"
 NOT_COMPARABLE = "not comparable at this scale"
 PARTLY, OPEN_ONLY = "partly reproduced", "reproduced where decided"
 HOLDS, FAILS = "holds", "fails"
+HOLDS_IN_PART, HOLDS_WHERE_DECIDED = "holds in part", "holds where decided"
+_OURS = {REPRODUCED: HOLDS, NOT_REPRODUCED: FAILS, PARTLY: HOLDS_IN_PART, OPEN_ONLY: HOLDS_WHERE_DECIDED}
+"""The words for our own claims."""
 _YES, _NO = (REPRODUCED, HOLDS), (NOT_REPRODUCED, FAILS)
 
 
@@ -128,19 +131,19 @@ def judge(claims: Sequence[Claim | Check]) -> list[Check]:
     known = [claim for claim in tested if all(each.estimate.known for each in claim.comparisons)]
     levels = dict(zip(map(id, known), holm([min(claim.p_for, claim.p_against) for claim in known]), strict=True))
     untested = Level(1.0, ALPHA)
-    return [claim.check(levels.get(id(claim), untested)) if isinstance(claim, Claim) else claim for claim in claims]
+    checks = [claim.check(levels.get(id(claim), untested)) if isinstance(claim, Claim) else claim for claim in claims]
+    return [check if check.of_paper else replace(check, verdict=_OURS.get(check.verdict, check.verdict))
+            for check in checks]  # fmt: skip
 
 
-def overall(checks: Sequence[Check]) -> str:
-    """The verdict on a study: of the paper's claims, and of those that this scale can decide in principle."""
-    verdicts = [check.verdict for check in checks if check.of_paper and check.verdict != NOT_COMPARABLE]
+def overall(checks: Sequence[Check], ours: bool = False) -> str:
+    """The verdict on a study: of the paper's claims or ``ours``, of those that this scale can decide in principle."""
+    mine = [check for check in checks if check.of_paper != ours]
+    verdicts = [check.verdict for check in mine if check.verdict != NOT_COMPARABLE]
     if not verdicts:
-        return NOT_COMPARABLE if any(check.of_paper for check in checks) else UNDECIDED
+        return NOT_COMPARABLE if mine else UNDECIDED
     yes, no = any(v in _YES for v in verdicts), any(v in _NO for v in verdicts)
-    if yes and no:
-        return PARTLY
-    if no:
-        return NOT_REPRODUCED
-    if not yes:
+    if not yes and not no:
         return UNDECIDED
-    return REPRODUCED if all(v in _YES for v in verdicts) else OPEN_ONLY
+    word = PARTLY if yes and no else NOT_REPRODUCED if no else OPEN_ONLY if UNDECIDED in verdicts else REPRODUCED
+    return _OURS[word] if ours else word

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "search"]
+__all__ = ["GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "runs_to", "search"]
 
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 """A run's final training loss; infinity if it diverged or failed, None if it has not ended."""
@@ -88,6 +88,19 @@ def search(spec: RunSpec, loss: Loss, grids: Mapping[str, Grid] = GRIDS) -> Sear
         return state
     fine = [_at(state.best, float(state.best.lr or 0) * factor, {}) for factor in grid.fine]
     return _judge(list(dict.fromkeys(points + fine)), loss)
+
+
+def runs_to(best: RunSpec) -> int:
+    """The runs of a search that ended at ``best``, if the loss only rises away from it.
+
+    >>> runs_to(RunSpec("digits", optimizer="sgdm", lr=0.5)), runs_to(RunSpec("digits", optimizer="adam", lr=0.05))
+    (9, 22)
+    """
+
+    def loss(spec: RunSpec) -> float:
+        return abs(math.log(spec.lr / best.lr)) + 1e-6 * (spec.opt != best.opt)
+
+    return len(search(best, loss).tried)
 
 
 def _at(spec: RunSpec, lr: float, options: Mapping[str, Any]) -> RunSpec:

@@ -17,7 +17,8 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
 
-__all__ = ["OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr", "default_weight_decay", "set_mode"]
+__all__ = ["OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr", "default_weight_decay",
+           "set_mode"]  # fmt: skip
 
 
 class OptimizerError(LabError, ValueError):

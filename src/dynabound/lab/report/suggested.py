@@ -1,0 +1,121 @@
+"""The claims of the study of suggested step sizes: all are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from dynabound.lab.report.evidence import LAST, Evidence, Group, Panels
+from dynabound.lab.report.results import Curve
+from dynabound.lab.report.statistics import mean
+from dynabound.lab.report.tables import ranks
+from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, Check, Claim, judge
+from dynabound.lab.studies.recipes import DEFAULTS, PEERS, SAME_RATES
+
+__all__ = ["MOST_STEPS", "OURS", "claims", "method", "placings", "tuning_steps"]
+
+OURS = "AdaBound"
+"""The label of the curve with suggested step sizes."""
+MOST_STEPS = 600
+"""What a suggestion may cost, in training steps."""
+_SHARE = 5
+"""A search costs this many times as much, at least."""
+_NOT_SEARCHED = "no step size was searched for at this scale"
+_MISSING = "a run is missing"
+
+
+def method(label: str) -> str:
+    """The method of a curve: SGD with and without momentum is one, the networks have one of them each."""
+    return "SGD(M)" if label in ("SGD", "SGDM") else label
+
+
+def tuning_steps(curve: Curve) -> int:
+    """Training steps before the step size was known: all runs of its search, or the races of its suggestion."""
+    return curve.suggestion.cost if curve.suggestion else curve.search_runs * curve.steps
+
+
+def placings(panels: Panels, keep: Callable[[Curve], bool] = lambda _: True) -> dict[str, list[int]]:
+    """Each method's ranks on the workloads, by the final mean, among the curves to ``keep``."""
+    found: dict[str, list[int]] = {}
+    for curves in panels.values():
+        for label, rank in ranks([curve for curve in curves.values() if keep(curve)]).items():
+            found.setdefault(method(label), []).append(rank)
+    return found
+
+
+def claims(evidence: Evidence) -> list[Claim | Check]:
+    """Quality on each workload, then costs, then ranks over all workloads."""
+    groups = {f"{panel.partition(':')[0]}: ": Group(curves) for panel, curves in evidence.panels.items()}
+    found: list[Claim | Check] = [*_not_worse(groups)]
+    for label in (DEFAULTS[OURS], *SAME_RATES.values()):
+        found += [group.better(f"{where}AdaBound as suggested ends better than {label}", "ours", OURS, label, [LAST])
+                  for where, group in groups.items()]  # fmt: skip
+    for where, group in groups.items():
+        found += _costs(where, group.curves)
+    return [*found, *_ranked(evidence.panels)]
+
+
+def _not_worse(groups: Mapping[str, Group]) -> list[Check]:
+    """A claim about a decision: it holds unless the test decides that the opposite is true."""
+    checks = judge([_against_best(where, group) for where, group in groups.items()])
+    return [replace(check, verdict=HOLDS) if check.verdict == UNDECIDED and check.low is not None else check
+            for check in checks]  # fmt: skip
+
+
+def _against_best(where: str, group: Group) -> Claim | Check:
+    text = f"{where}AdaBound as suggested is not decided worse than the best searched method"
+    searched = [curve for curve in group.curves.values() if curve.search_runs]
+    if not searched:
+        return Check(text, _NOT_SEARCHED, NOT_COMPARABLE)
+    places = ranks(searched)
+    if len(places) < len(searched):
+        return Check(text, _MISSING, UNDECIDED)
+    return group.better(text, "ours", OURS, min(places, key=places.__getitem__), [LAST])
+
+
+def _costs(where: str, curves: Mapping[str, Curve]) -> list[Check]:
+    """Two claims about steps: no chance is involved."""
+    texts = (f"{where}the suggestion costs at most {MOST_STEPS} training steps",
+             f"{where}it costs at most 1/{_SHARE} of the cheapest search")  # fmt: skip
+    searched = {label: tuning_steps(curve) for label, curve in curves.items() if curve.search_runs}
+    found = curves[OURS].suggestion
+    if found is None:
+        return [Check(text, _MISSING, UNDECIDED) for text in texts]
+    absolute = Check(texts[0], f"{found.cost} steps", HOLDS if found.cost <= MOST_STEPS else FAILS)
+    if not searched:
+        return [absolute, Check(texts[1], _NOT_SEARCHED, NOT_COMPARABLE)]
+    label, least = min(searched.items(), key=lambda item: item[1])
+    if not least:
+        return [absolute, Check(texts[1], _MISSING, UNDECIDED)]
+    measured = f"{found.cost} steps; {label} {least:,} steps in {curves[label].search_runs} runs"
+    return [absolute, Check(texts[1], measured, HOLDS if _SHARE * found.cost <= least else FAILS)]
+
+
+def _ranked(panels: Panels) -> list[Check]:
+    return [
+        _best_rank(
+            "over all workloads no searched method has a better mean rank than AdaBound as suggested",
+            panels, lambda curve: bool(curve.search_runs), _NOT_SEARCHED,
+        ),
+        _best_rank(
+            "over all workloads no tuning-free method has a better mean rank than AdaBound as suggested",
+            panels, lambda curve: curve.row.label in PEERS, "none is installed",
+        ),
+    ]  # fmt: skip
+
+
+def _best_rank(text: str, panels: Panels, rival: Callable[[Curve], bool], none: str) -> Check:
+    """A claim about the mean ranks of AdaBound and its rivals among themselves, where it has any."""
+    shared = {name: curves for name, curves in panels.items() if any(map(rival, curves.values()))}
+    if not shared:
+        return Check(text, none, NOT_COMPARABLE)
+
+    def keep(curve: Curve) -> bool:
+        return curve.row.label == OURS or rival(curve)
+
+    if not all(curve.ended for curves in shared.values() for curve in curves.values() if keep(curve)):
+        return Check(text, _MISSING, UNDECIDED)
+    means = {name: mean(places) for name, places in placings(shared, keep).items()}
+    ordered = sorted(means.items(), key=lambda item: item[1])
+    measured = f"{', '.join(f'{name} {value:.2f}' for name, value in ordered)} on {len(shared)} workloads"
+    return Check(text, measured, HOLDS if means[OURS] <= min(means.values()) else FAILS)

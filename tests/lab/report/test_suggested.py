@@ -1,0 +1,124 @@
+"""The claims on suggested step sizes, on numbers whose verdict is known."""
+
+from dataclasses import replace
+
+import pytest
+
+from dynabound.lab.report import claims
+from dynabound.lab.report.evidence import Evidence
+from dynabound.lab.report.results import Curve
+from dynabound.lab.report.suggested import placings
+from dynabound.lab.report.suggested_figures import CostFigure, CostPanel, Point, RanksFigure
+from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED
+from dynabound.lab.studies.plan import Seed
+from dynabound.lab.studies.recipes import DEFAULTS, PEERS, SAME_RATES, STUDIES
+from dynabound.lab.studies.search import runs_to
+from dynabound.tuning import Suggestion
+
+SPREAD = (-0.1, 0.0, 0.1)
+ENDS = {"AdaBound": 97.0, DEFAULTS["AdaBound"]: 90.0, "SGDM": 97.05, "AdaGrad": 95.0, "Adam": 96.0, "AMSGrad": 96.0,
+        SAME_RATES["adam"]: 96.0, SAME_RATES["sgdm-dampened"]: 96.5, "Prodigy": 96.8, "Schedule-free AdamW": 92.0,
+        "D-Adaptation Adam": 93.0}  # fmt: skip
+PANELS = {"DenseNet-121": "densenet121", "ResNet-34": "resnet34"}  # at demo scale their searches were run beforehand
+STEPS = 182
+
+
+def curve(row, center, cost=150, states=None):
+    spec = row.spec("demo")
+    last = {"train_accuracy": 0.9, "seconds": 1.0, "step": STEPS}
+    seeds = tuple(
+        Seed(
+            replace(spec, seed=seed),
+            (states or {}).get(seed, "finished"),
+            [{**last, "test_accuracy": (center + x) / 100}],
+        )
+        for seed, x in enumerate(SPREAD)
+    )
+    found = Suggestion(0.01, 0.1, 0.01, STEPS, cost, (), (), {}) if row.suggest else None
+    return Curve(row, spec, seeds, suggestion=found)
+
+
+def evidence(ends=ENDS, without=(), **kwargs):
+    study = STUDIES["suggest"]
+    return Evidence({
+        panel: {row.label: curve(row, ends[row.label], **kwargs) for row in study.rows
+                if row.panel == panel and row.label in ends and row.label not in without}
+        for panel in PANELS
+    })  # fmt: skip
+
+
+def verdicts(words, found):
+    """The verdicts on claims that contain ``words``."""
+    return [check.verdict for check in claims.check("suggest", found) if words in check.claim]
+
+
+def test_our_own_story_holds():
+    checks = claims.check("suggest", evidence())
+    assert {check.verdict for check in checks} == {HOLDS}
+    assert {check.source for check in checks} == {"ours"}
+    assert len(checks) == len(PANELS) * (1 + 3 + 2) + 2
+    assert len({check.claim for check in checks}) == len(checks)
+
+
+@pytest.mark.parametrize(
+    ("ends", "words", "expected"),
+    [
+        ({"AdaBound": 95.5}, "decided worse", FAILS),
+        ({"SGDM": 97.1}, "decided worse", HOLDS),  # below, but not decided
+        ({DEFAULTS["AdaBound"]: 98.0}, "better than AdaBound, defaults", FAILS),
+        ({DEFAULTS["AdaBound"]: 97.0}, "better than AdaBound, defaults", UNDECIDED),
+        ({SAME_RATES["adam"]: 98.0}, "better than Adam, AdaBound's α", FAILS),
+        ({SAME_RATES["sgdm-dampened"]: 98.0}, "better than SGDM, AdaBound's α*", FAILS),
+        ({"Prodigy": 97.5}, "tuning-free", FAILS),
+        ({"Prodigy": 97.5}, "no searched method", FAILS),  # SGDM is 0.05 better: a rank is no test
+    ],
+)
+def test_each_claim_can_fail(ends, words, expected):
+    assert set(verdicts(words, evidence({**ENDS, **ends}))) == {expected}
+
+
+def test_the_searches_that_were_run_beforehand_are_counted():
+    """By hand: 5 step sizes and 4 finer ones of SGDM; AdaGrad's best is its grid's last or one beyond."""
+    rows = {row.label: row for row in STUDIES["suggest"].rows if row.workload == "resnet34"}
+    assert runs_to(rows["SGDM"].spec("demo")) == 9
+    assert runs_to(rows["AdaGrad"].spec("demo")) == 6
+    assert runs_to(rows["Adam"].spec("demo")) == 21
+    assert verdicts("1/5 of the cheapest", evidence(cost=6 * STEPS // 5)) == [HOLDS, HOLDS]
+    assert verdicts("1/5 of the cheapest", evidence(cost=7 * STEPS // 5 + 1)) == [FAILS, FAILS]
+    assert verdicts("at most 600", evidence(cost=601)) == [FAILS, FAILS]
+
+
+def test_without_peers_or_searches_there_is_nothing_to_compare_with():
+    searched = ("SGDM", "AdaGrad", "Adam", "AMSGrad")
+    assert verdicts("tuning-free", evidence(without=tuple(PEERS))) == [NOT_COMPARABLE]
+    found = evidence(without=searched)
+    for words in ("decided worse", "no searched method", "1/5 of the cheapest"):
+        assert set(verdicts(words, found)) == {NOT_COMPARABLE}
+
+
+def test_missing_runs_decide_nothing():
+    found = evidence(states={0: "new"})
+    left = {check.verdict for check in claims.check("suggest", found) if "steps" not in check.claim
+            and "cheapest" not in check.claim}  # fmt: skip
+    assert left == {UNDECIDED}
+
+
+def test_ranks_are_shared_by_equals_and_last_for_a_method_that_diverged():
+    found = evidence({"AdaBound": 97.0, "SGDM": 97.0, "Adam": 96.0})
+    (name, curves), *_ = found.panels.items()
+    curves["Adam"] = curve(curves["Adam"].row, 99.0, states={0: "diverged"})
+    assert placings({name: curves}) == {"SGD(M)": [1], "AdaBound": [1], "Adam": [3]}
+
+
+def test_figures_show_the_means_and_the_best_first():
+    points = (Point("SGD", 1000, [100.0, 110.0]), Point("AdaBound", 300, [90.0, 100.0]))
+    panels = (CostPanel("L1", "perplexity", points), CostPanel("ResNet", "accuracy (%)", ()))
+    first, *others = CostFigure("name", "", panels).draw().axes
+    assert len(others) == 1
+    assert (first.get_xscale(), first.get_yscale()) == ("log", "log")
+    drawn = [container.lines[0].get_xydata().tolist() for container in first.containers]
+    assert drawn == [[[1000.0, 105.0]], [[300.0, 95.0]]]
+    (axes,) = RanksFigure("name", "", {"Adam": [2, 3], "AdaBound": [1, 2]}).draw().axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == [
+        "AdaBound (1.50, 2 workloads)", "Adam (2.50, 2 workloads)",
+    ]  # fmt: skip
