@@ -16,7 +16,7 @@ from dynabound.lab.studies.search import runs_to
 from dynabound.tuning import Suggestion
 
 SPREAD = (-0.1, 0.0, 0.1)
-ENDS = {"AdaBound": 97.0, DEFAULTS["AdaBound"]: 90.0, "SGDM": 97.05, "AdaGrad": 95.0, "Adam": 96.0, "AMSGrad": 96.0,
+ENDS = {"AdaBound": 97.0, DEFAULTS["AdaBound"]: 90.0, "SGDM": 96.95, "AdaGrad": 95.0, "Adam": 96.0, "AMSGrad": 96.0,
         SAME_RATES["adam"]: 96.0, SAME_RATES["sgdm-dampened"]: 96.5, "Prodigy": 96.8, "Schedule-free AdamW": 92.0,
         "D-Adaptation Adam": 93.0}  # fmt: skip
 PANELS = {"DenseNet-121": "densenet121", "ResNet-34": "resnet34"}  # at demo scale their searches were run beforehand
@@ -25,14 +25,9 @@ STEPS = 182
 
 def curve(row, center, cost=150, states=None):
     spec = row.spec("demo")
-    last = {"train_accuracy": 0.9, "seconds": 1.0, "step": STEPS}
+    lines = [{"train_accuracy": 0.9, "test_accuracy": (center + x) / 100, "step": STEPS} for x in SPREAD]
     seeds = tuple(
-        Seed(
-            replace(spec, seed=seed),
-            (states or {}).get(seed, "finished"),
-            [{**last, "test_accuracy": (center + x) / 100}],
-        )
-        for seed, x in enumerate(SPREAD)
+        Seed(replace(spec, seed=seed), (states or {}).get(seed, "finished"), [line]) for seed, line in enumerate(lines)
     )
     found = Suggestion(0.01, 0.1, 0.01, STEPS, cost, (), (), {}) if row.suggest else None
     return Curve(row, spec, seeds, suggestion=found)
@@ -70,7 +65,7 @@ def test_our_own_story_holds():
         ({SAME_RATES["adam"]: 98.0}, "better than Adam, AdaBound's α", FAILS),
         ({SAME_RATES["sgdm-dampened"]: 98.0}, "better than SGDM, AdaBound's α*", FAILS),
         ({"Prodigy": 97.5}, "tuning-free", FAILS),
-        ({"Prodigy": 97.5}, "no searched method", FAILS),  # SGDM is 0.05 better: a rank is no test
+        ({"SGDM": 97.05}, "no searched method", FAILS),  # a rank is no test
     ],
 )
 def test_each_claim_can_fail(ends, words, expected):
