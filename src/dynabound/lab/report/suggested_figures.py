@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynabound import _drawing
-from dynabound._drawing import GREY
+from dynabound._drawing import BLACK, BLUE, GREY
+from dynabound._extras import need
 from dynabound.lab.report.evidence import Panels
 from dynabound.lab.report.figures import ReportFigure, label_axes, line_style
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.report.suggested import OURS, method, placings, tuning_steps
 from dynabound.lab.report.tables import metric_name
+from dynabound.lab.studies.recipes import PEERS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,16 +73,25 @@ class CostFigure(ReportFigure):
         for point in panel.points:
             place = labels.index(method(point.label))
             hollow = ", " in point.label
-            colour = line_style(point.label, place)["color"]
+            colour = BLACK if point.label in PEERS else line_style(point.label, place)["color"]
             spread = std(point.finals)
             axes.errorbar([point.steps], [mean(point.finals)], yerr=None if math.isnan(spread) else [spread],
                           fmt=_MARKERS[place % len(_MARKERS)], color=colour, capsize=2, label=method(point.label),
                           markersize=10 if point.label == OURS else 7,
                           markerfacecolor="white" if hollow else colour)  # fmt: skip
         if panel.points:
-            _drawing.log_scale(axes, "x")
+            _log_scale(axes, "x")
             if panel.metric == "perplexity":
-                _drawing.log_scale(axes, "y")
+                _log_scale(axes, "y")
+
+
+def _log_scale(axes: Axes, which: str) -> None:
+    """A logarithmic axis with plain numbers at 1, 2 and 5 in each decade."""
+    _drawing.log_scale(axes, which)
+    axis, ticker = getattr(axes, f"{which}axis"), need("matplotlib.ticker")
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter("{x:,.0f}")
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 @dataclass(frozen=True)
@@ -100,8 +111,7 @@ class RanksFigure(ReportFigure):
             own = self.ranks[name]
             offsets = [place + 0.09 * sum(other == rank for other in own[:i]) for i, rank in enumerate(own)]
             axes.plot(own, offsets, "o", color=GREY, markersize=4, alpha=0.7)
-            axes.plot([mean(own)], [place], "D", color=line_style(name, place)["color"] if name == OURS else "black",
-                      markersize=9)  # fmt: skip
+            axes.plot([mean(own)], [place], "D", color=BLUE if name == OURS else BLACK, markersize=9)
         names = [f"{name} ({mean(self.ranks[name]):.2f}, {len(self.ranks[name])} workloads)" for name in methods]
         axes.set_yticks(range(len(methods)), names)
         axes.set_ylim(len(methods) - 0.4, -0.6)
