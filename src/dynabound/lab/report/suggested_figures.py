@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["CostFigure", "CostPanel", "Point", "RanksFigure", "build"]
 
 _COLUMNS = 3
-_MARKERS = "osD^vPX<>p"
+_MARKERS = "osD^vPX<>ph"
 
 
 @dataclass(frozen=True)
