@@ -12,7 +12,7 @@ from dynabound.cli import app, streams
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["bounds", "--certificate"], "O(M"),
+        (["bounds", "--certificate"], "the step size alpha/sqrt t"),
         (["theory", "--help"], "Initial step size alpha."),
         (["train", "digits", "--optimizer=αdam"], "optimizer='alphadam': must be"),
     ],
