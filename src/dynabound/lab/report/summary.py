@@ -177,7 +177,7 @@ def _peers(study: Study) -> Iterator[str]:
     rows = {row.label: row for row in study.rows if row.label in PEERS}
     absent = [label for label, row in rows.items() if not row.installed]
     if rows:
-        yield f"tuning-free methods: {', '.join(rows)}; their authors' default step sizes, nothing else is set"
+        yield f"tuning-free methods: {', '.join(rows)}; their authors' defaults, with the weight decay of all methods"
     if absent:
         yield f"not installed, and left out: {', '.join(absent)}; {pip_command('peers')}"
 
