@@ -117,5 +117,6 @@ def _best_rank(text: str, panels: Panels, rival: Callable[[Curve], bool], none: 
         return Check(text, _MISSING, UNDECIDED)
     means = {name: mean(places) for name, places in placings(shared, keep).items()}
     ordered = sorted(means.items(), key=lambda item: item[1])
-    measured = f"{', '.join(f'{name} {value:.2f}' for name, value in ordered)} on {len(shared)} workload{'s'[: len(shared) > 1]}"
+    places = ", ".join(f"{name} {value:.2f}" for name, value in ordered)
+    measured = f"{places} on {len(shared)} workload{'s'[: len(shared) > 1]}"
     return Check(text, measured, HOLDS if means[OURS] <= min(means.values()) else FAILS)
