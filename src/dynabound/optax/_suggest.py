@@ -104,13 +104,12 @@ class OptaxRacer(Racer):
             rule = optimizer(learning_rate=lr, final_learning_rate=final_lr, gamma=gamma, **options)
             return rule if clip is None else optax.chain(optax.clip_by_global_norm(clip), rule)
 
-        @jax.jit
         def update(params: Any, state: Any, batch: Any, rates: Rates) -> tuple[Any, Any, jax.Array]:
             value, gradients = jax.value_and_grad(loss)(params, batch)
             updates, state = transformation(rates).update(gradients, state, params)
             return optax.apply_updates(params, updates), state, value
 
-        self.init, self.update = transformation(Rates(1.0, gamma=1.0)).init, update
+        self.init, self.update = transformation(Rates(1.0, gamma=1.0)).init, jax.jit(update)
 
     def start(self, rates: Rates | None) -> None:
         """Begin with the first parameters and a new state; at learning rate 0, if there are no rates, nothing moves."""
