@@ -113,7 +113,7 @@ def test_options_are_arguments_of_the_optimizer():
 
 
 def test_errors():
-    with pytest.raises(TypeError, match="betas=0.9: suggest takes the options beta_1, beta_2"):
+    with pytest.raises(TypeError, match=r"betas=0\.9: suggest takes the options beta_1, beta_2"):
         suggest(line(), (X, Y), 200, betas=0.9)
     with pytest.raises(ValueError, match="must be built, and compiled with a loss"):
         suggest(keras.Sequential([layers.Dense(1)]), (X, Y), 200)
