@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import math
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -163,7 +164,9 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
 
 def _fix_layout(figure: Figure) -> None:
     """Compute the layout now, and round: the solver's last digits differ from process to process."""
-    figure.draw_without_rendering()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # too much text is no failure
+        figure.draw_without_rendering()
     figure.set_layout_engine("none")
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)

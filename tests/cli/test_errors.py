@@ -65,7 +65,9 @@ def test_ctrl_c_is_one_line(monkeypatch):
 @pytest.mark.processes
 @pytest.mark.parametrize("module", ["typer", "rich", "torch", "dynabound.lab"])
 def test_ctrl_c_while_modules_are_imported_is_one_line(module):
+    # A shell starts background jobs with SIGINT ignored, and their children inherit that.
     code = f"""import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 class Interrupt:
     def find_spec(self, name, *_):
         if name == '{module}': os.kill(os.getpid(), signal.SIGINT)

@@ -40,7 +40,8 @@ def test_tensorboard_has_every_number():
 
 def test_wandb_takes_numbers_and_figures():
     wandb = pytest.importorskip("wandb")
-    run = wandb.init(project="adabound", mode="offline", dir=".")
+    # An absolute path: W&B writes from a process that an earlier test may have started in another folder.
+    run = wandb.init(project="adabound", mode="offline", dir=Path.cwd())
     lens = record(on_look=lambda step, rows: run.log({name: row["median"] for name, row in rows.items()}, step=step))
     for figure in (lens.heatmap(), lens.evolution(), lens.funnel(), forecast().figure()):
         image = wandb.Image(figure)

@@ -136,6 +136,7 @@ class Suggestion:
             axes.axhline(start, color="#999999", linestyle=":", label="untrained")
             axes.axvline(chosen, color="#D55E00", label=f"taken: {chosen:.3g}")
             axes.set(xscale="log", xlabel=tests, ylabel=f"loss after {self.length(tests)} steps")
+            axes.tick_params(axis="x", which="minor", labelsize=7, labelrotation=45)
             axes.legend()
         return figure
 
