@@ -32,7 +32,8 @@ def test_dynabound_loads_no_framework():
 
 def test_optax_loads_no_torch():
     code = "import jax.numpy as jnp; from dynabound.optax import *\n"
-    code += "tx = adabound(); s = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))[1]; effective_lr(s)"
+    code += "tx = adabound(); s = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))[1]; effective_lr(s)\n"
+    code += "suggest(jnp.ones(2), lambda p, x: (x * p**2).sum(), [jnp.ones(2)] * 5, 100)"
     assert loaded(code) & {"torch", "keras", "tensorflow"} == set()
 
 

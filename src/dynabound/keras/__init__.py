@@ -13,5 +13,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 from dynabound.keras._optimizers import AdaBound, AMSBound
+from dynabound.keras._suggest import suggest
 
-__all__ = ["AMSBound", "AdaBound"]
+__all__ = ["AMSBound", "AdaBound", "suggest"]

@@ -23,6 +23,7 @@ from dynabound.optax._convert import from_torch, to_torch
 from dynabound.optax._optimizers import adabound, adaboundw, amsbound
 from dynabound.optax._rates import LearningRates, effective_lr, history, learning_rates
 from dynabound.optax._rule import ScaleByAdaBoundState, scale_by_adabound
+from dynabound.optax._suggest import suggest
 
 __all__ = [
     "LearningRates",
@@ -35,5 +36,6 @@ __all__ = [
     "history",
     "learning_rates",
     "scale_by_adabound",
+    "suggest",
     "to_torch",
 ]

@@ -1,10 +1,9 @@
-"""Races: short trainings of one model from the same weights on the same batches."""
+"""Races in torch: short trainings of one model from the same weights on the same batches."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,77 +11,73 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from dynabound.optim import AdaBound
+from dynabound.tuning.recipes import final_lr_from_adam
+from dynabound.tuning.search import Progress, Racer, Rates, SuggestError
 from dynabound.tuning.snapshot import Snapshot
 
-__all__ = ["Racer", "SuggestError", "param_groups"]
+__all__ = ["TorchRacer", "param_groups"]
 
+_ADAM = ("constant", 0.0, math.inf)  # with these bounds AdaBound is Adam
 _RATES = ("lr", "final_lr", "gamma", "bounds")
 
 
-class SuggestError(RuntimeError):
-    """No learning rate can be suggested for this model, loss and data."""
+class TorchRacer(Racer):
+    """Trains a torch module; a ``snapshot`` of it puts it back."""
 
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        groups: Sequence[Mapping[str, Any]],
+        snapshot: Snapshot,
+        options: Mapping[str, Any],
+        clip: float | None,
+        reset: Callable[[], object] | None,
+        seed: int,
+        progress: Progress | None,
+        most: int,
+    ) -> None:
+        super().__init__(progress, most)
+        self.model, self.loss, self.groups, self.snapshot = model, loss, groups, snapshot
+        self.options, self.clip, self.reset, self.seed = options, clip, reset, seed
+        self.optimizer: AdaBound | None = None
 
-@dataclass
-class Racer:
-    """Trains the model for a few steps at a time, and counts them."""
-
-    model: nn.Module
-    loss: Callable[[Any, Any], Tensor]
-    groups: Sequence[Mapping[str, Any]]
-    snapshot: Snapshot
-    options: Mapping[str, Any]
-    clip: float | None
-    reset: Callable[[], object] | None
-    seed: int
-    progress: Callable[[int, int], object] | None
-    budget: int
-    cost: int = 0
-
-    def untrained(self, batches: Iterable[Any]) -> list[float]:
-        """The losses of the untrained model; SuggestError if there is one that is not finite."""
-        self._begin()
-        losses = [_mean(self._loss(batch)) for batch in batches]
-        for number, value in enumerate(losses, 1):
-            if not math.isfinite(value):
-                raise SuggestError(f"loss={value} before training, on batch {number}: must be finite")
-        return losses
-
-    def race(self, batches: Iterable[Any], **rates: Any) -> tuple[list[float], AdaBound]:
-        """The loss of each step, up to the first that is not finite, and the optimizer afterwards."""
-        self._begin()
-        optimizer = AdaBound([dict(group) for group in self.groups], **rates, **self.options)
-        losses: list[float] = []
-        for batch in batches:
-            losses.append(self._step(batch, optimizer))
-            if not math.isfinite(losses[-1]):
-                break
-        if not math.isfinite(losses[0]):
-            raise SuggestError(
-                f"loss={losses[0]} on the first batch, where it was finite before: loss() carries on a state that an "
-                "earlier race spoilt; pass reset=, a function that clears it"
-            )
-        return losses, optimizer
-
-    def _begin(self) -> None:
+    def start(self, rates: Rates | None) -> None:
+        """Put the weights back and make a new optimizer, or none."""
         self.snapshot.rewind()
         if self.reset is not None:
             self.reset()
         rank = dist.get_rank() if _distributed() else 0
         torch.manual_seed(self.seed + rank)  # the same dropout in each race, but not on each rank
+        self.optimizer = None
+        if rates is not None:
+            settings = rates._asdict() if rates.gamma else {"lr": rates.lr, "bounds": _ADAM}
+            self.optimizer = AdaBound([dict(group) for group in self.groups], **settings, **self.options)
 
-    def _loss(self, batch: Any) -> Tensor:
+    def race(self, batches: Iterable[Any], rates: Rates) -> list[float]:
+        """The loss of each step, up to the first that is not finite."""
+        losses = super().race(batches, rates)
+        if not math.isfinite(losses[0]):
+            raise SuggestError(
+                f"loss={losses[0]} on the first batch, where it was finite before: loss() carries on a state that an "
+                "earlier race spoilt; pass reset=, a function that clears it"
+            )
+        return losses
+
+    def step(self, batch: Any) -> float:
+        """Train on a batch; the loss before it."""
+        self.snapshot.drop_gradients()
         with torch.enable_grad():
             value = self.loss(self.model, batch)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"loss(model, batch) returned {shape}: must be a tensor with one element")
-        return value
+        if self.optimizer is not None:
+            self._update(self.optimizer, value)
+        return _mean(value)
 
-    def _step(self, batch: Any, optimizer: AdaBound) -> float:
-        self.snapshot.drop_gradients()
+    def _update(self, optimizer: AdaBound, value: Tensor) -> None:
         params = [param for group in optimizer.param_groups for param in group["params"]]
-        value = self._loss(batch)
         if not value.requires_grad:
             raise SuggestError("loss(model, batch) does not depend on the parameters: it requires no gradient")
         torch.autograd.backward(value)
@@ -91,10 +86,11 @@ class Racer:
         if self.clip is not None:
             nn.utils.clip_grad_norm_(params, self.clip)
         optimizer.step()
-        self.cost += 1
-        if self.progress is not None:
-            self.progress(self.cost, self.budget)
-        return _mean(value)
+
+    def first_guess(self) -> float:
+        """``final_lr`` from the second moments of the race of Adam that has just ended."""
+        assert self.optimizer is not None
+        return final_lr_from_adam(self.optimizer)
 
 
 def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from dynabound._drawing import new_figure
 from dynabound.tuning import rule
@@ -15,7 +15,7 @@ from dynabound.tuning.rule import Race
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Suggestion"]
+__all__ = ["LearningRateSuggestion", "Suggestion"]
 
 _NAMES = {"lr": "Adam", "final_lr": "AdaBound"}
 
@@ -41,10 +41,14 @@ class Suggestion:
     given: Mapping[str, Any] | None = None
     """The optimizer's other arguments that the races were run with."""
 
+    arguments: ClassVar[tuple[str, str]] = "lr", "final_lr"
+    """What the optimizer calls the two rates."""
+
     @property
     def options(self) -> dict[str, Any]:
-        """Arguments for AdaBound, AMSBound or AdaBoundW."""
-        return {"lr": self.lr, "final_lr": self.final_lr, "gamma": self.gamma, **(self.given or {})}
+        """Arguments for the optimizer: the three numbers and what was given."""
+        rates = dict(zip(self.arguments, (self.lr, self.final_lr), strict=True))
+        return {**rates, "gamma": self.gamma, **(self.given or {})}
 
     def scores(self, tests: str, repeat: int = 0) -> dict[float, float]:
         """From a rate to the mean loss of the last third of its race; infinity where it was not finite."""
@@ -59,18 +63,19 @@ class Suggestion:
     def explanation(self) -> str:
         """Each number in a sentence or two."""
         rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
+        lr, final_lr = self.arguments
         lines = [
-            f"lr = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
+            f"{lr} = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
             f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
             "race is shorter than training and prefers larger rates.",
-            f"final_lr = {self.final_lr:.3g}: AdaBound with that lr, its whole course compressed into {long} steps, "
-            f"ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. Taken: the least of the parabola through "
-            f"the best three, times ({long}/{self.steps})^{rule.HORIZON:g}, because a longer training needs a smaller "
-            "rate.",
-            f"gamma = {self.gamma:.3g}: with {rule.FAST:g}/steps (the bounds are a factor of 2 from final_lr after a "
+            f"{final_lr} = {self.final_lr:.3g}: AdaBound with that {lr}, its whole course compressed into {long} "
+            f"steps, ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. Taken: the least of the parabola "
+            f"through the best three, times ({long}/{self.steps})^{rule.HORIZON:g}, because a longer training needs a "
+            "smaller rate.",
+            f"gamma = {self.gamma:.3g}: with {rule.FAST:g}/steps (the bounds are a factor of 2 from {final_lr} after a "
             f"tenth of the training) AdaBound ended at {min(finals.values()):.4g}, with {rule.SLOW:g}/steps (only at "
             f"its end) at {self.scores('gamma')[rule.SLOW]:.4g}. Taken: the lower.",
-            f"Spread: judged on every other batch, lr differs by a factor of {self.spread['lr']:.2g}, final_lr by "
+            f"Spread: judged on every other batch, {lr} differs by a factor of {self.spread['lr']:.2g}, {final_lr} by "
             f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
         ]
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
@@ -86,8 +91,9 @@ class Suggestion:
         return self.explanation
 
     def _repr_html_(self) -> str:
-        numbers = "".join(f"<tr><th>{name}</th><td>{getattr(self, name):.3g}</td></tr>"
-                          for name in ("lr", "final_lr", "gamma"))  # fmt: skip
+        numbers = "".join(f"<tr><th>{name}</th><td>{value:.3g}</td></tr>"
+                          for name, value in zip((*self.arguments, "gamma"), (self.lr, self.final_lr, self.gamma),
+                                                 strict=True))  # fmt: skip
         text = html.escape(self.explanation).replace("\n", "<br>")
         return f"<table>{numbers}</table><p>{text}</p>"
 
@@ -133,6 +139,12 @@ class Suggestion:
             axes.tick_params(axis="x", which="minor", labelsize=7, labelrotation=45)
             axes.legend()
         return figure
+
+
+class LearningRateSuggestion(Suggestion):
+    """A suggestion whose options have the names of Optax and Keras: ``learning_rate``, ``final_learning_rate``."""
+
+    arguments: ClassVar[tuple[str, str]] = "learning_rate", "final_learning_rate"
 
 
 def _best(scores: Mapping[float, float]) -> float:

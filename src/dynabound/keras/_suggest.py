@@ -1,0 +1,197 @@
+"""``suggest`` for Keras: a compiled model is raced by a second trainer of the same layers, and put back as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import keras
+import numpy as np
+from keras import ops
+
+from dynabound.keras._optimizers import AdaBound
+from dynabound.tuning.moments import first_guess
+from dynabound.tuning.search import Progress, Racer, Rates, check, search
+from dynabound.tuning.suggestion import LearningRateSuggestion
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["SuggestOptions", "suggest"]
+
+
+class SuggestOptions(TypedDict, total=False):
+    """The optimizer's arguments that the races and the training share."""
+
+    beta_1: float
+    beta_2: float
+    epsilon: float
+    amsbound: bool
+    weight_decay: float | None
+    clipnorm: float | None
+    clipvalue: float | None
+    global_clipnorm: float | None
+
+
+def suggest(
+    model: keras.Model,
+    data: Any,
+    steps: int,
+    *,
+    batch_size: int = 32,
+    budget: int | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Progress | None = None,
+    **options: Unpack[SuggestOptions],
+) -> LearningRateSuggestion:
+    """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this model by short races, before training.
+
+    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all races. The
+    model's weights, its random seeds and its optimizer are left exactly as they were, whatever happens.
+
+    Args:
+        model: a built model, compiled with the loss to minimise and any optimizer.
+        data: a tuple of arrays ``(x, y)`` or ``(x, y, sample_weight)``, which is shuffled and divided into batches; or
+            an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list. Up to
+            a sixth of ``budget`` batches are kept in memory.
+        steps: the length of the training to come, in optimizer steps.
+        batch_size: the size of the batches that arrays are divided into.
+        budget: training steps to spend in each repeat. None: as many as the training has, but at most 600.
+        repeats: how often to do everything, with other batches; the answer is the geometric mean.
+        seed: of the order of arrays.
+        progress: called with (steps made, most steps) after each step.
+        options: ``beta_1``, ``beta_2``, ``epsilon``, ``amsbound``, ``weight_decay``, ``clipnorm``, ``clipvalue``,
+            ``global_clipnorm`` of the optimizer.
+
+    Raises:
+        dynabound.tuning.SuggestError: the loss is not finite at the start, does not depend on the weights, or never
+            falls.
+
+    Example:
+        >>> import keras
+        >>> import numpy as np
+        >>> from dynabound.keras import AdaBound, suggest
+        >>> x = np.random.default_rng(0).normal(size=(640, 8)).astype("float32")
+        >>> y = x.sum(1, keepdims=True)
+        >>> model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(1)])
+        >>> model.compile(loss="mse")
+        >>> suggestion = suggest(model, (x, y), steps=400)
+        >>> model.compile(optimizer=AdaBound(**suggestion.options), loss="mse")
+        >>> print(suggestion)
+        learning_rate = ...
+        final_learning_rate = ...
+        gamma = ...
+    """
+    budget = check(steps, budget, repeats, options, SuggestOptions.__annotations__)
+    _check_model(model)
+    racer = KerasRacer(model, options, progress, budget * repeats)
+    try:
+        return search(racer, _batches(data, batch_size, seed), steps, budget, repeats, options, LearningRateSuggestion)
+    finally:
+        racer.rewind()
+
+
+class KerasRacer(Racer):
+    """Trains the model through a trainer of its own, whose optimizer has variables for rates."""
+
+    def __init__(self, model: keras.Model, options: Mapping[str, Any], progress: Progress | None, most: int) -> None:
+        super().__init__(progress, most)
+        self.optimizer, self.trainer = RacingAdaBound(**options), Trainer(model)
+        self.trainer.compile(
+            optimizer=self.optimizer,
+            loss=model.loss,
+            loss_weights=(model.get_compile_config() or {}).get("loss_weights"),
+            run_eagerly=model.run_eagerly,
+            jit_compile=model.jit_compile,
+            auto_scale_loss=False,
+        )
+        # A copy: the arrays of JAX may share memory that a step reuses.
+        self.first = [(variable, np.array(ops.convert_to_numpy(variable))) for variable in model.variables]
+
+    def rewind(self) -> None:
+        """Put the model's variables back."""
+        for variable, value in self.first:
+            variable.assign(value)
+        if keras.backend.backend() == "torch":
+            self.trainer.zero_grad(set_to_none=True)
+
+    def start(self, rates: Rates | None) -> None:
+        """Put the weights and the optimizer back; at learning rate 0, if there are no rates, nothing moves."""
+        self.rewind()
+        self.rates = rates or Rates(0.0, gamma=1.0)  # with γ = 0 the upper bound would be ∞ · 0
+        self.optimizer.restart(self.rates)
+
+    def step(self, batch: Any) -> float:
+        """Train on a batch; the loss before it."""
+        self.trainer.reset_metrics()  # or the loss would be a running mean
+        return float(self.trainer.train_on_batch(*batch, return_dict=True)["loss"])
+
+    def first_guess(self) -> float:
+        """``final_lr`` from the second moments of the race of Adam that has just ended."""
+        return first_guess(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
+
+
+class Trainer(keras.Model):  # type: ignore[misc]
+    """The model once more, to be compiled with another optimizer: the same layers, another state of training."""
+
+    def __init__(self, model: keras.Model) -> None:
+        super().__init__()
+        self.model = model
+        if hasattr(model, "output_names"):  # that a dict of losses refers to
+            self.output_names = model.output_names
+
+    def call(self, x: Any, training: bool | None = None) -> Any:
+        """The model's output; Keras passes ``training`` on."""
+        return self.model(x)
+
+
+class RacingAdaBound(AdaBound):
+    """AdaBound whose rates are variables, so that a compiled step serves all races; with γ = 0 it is Adam."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(base_learning_rate=1.0, **options)
+        self.gamma: Any = self.add_variable((), name="gamma")
+        self.final_learning_rate: Any = self.add_variable((), name="final_learning_rate")
+
+    def restart(self, rates: Rates) -> None:
+        """Forget all steps, and take these rates."""
+        for variable in self.variables:
+            variable.assign(ops.zeros(variable.shape, variable.dtype))
+        self.learning_rate = rates.lr
+        self.gamma.assign(rates.gamma)
+        # The bounds follow the learning rate from its base, 1.
+        self.final_learning_rate.assign(rates.final_lr / rates.lr if rates.lr else 0.0)
+
+    def _backend_update_step(self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any) -> None:
+        # On every backend the rule in Keras's operations: the torch step takes no variables for rates.
+        super(AdaBound, self)._backend_update_step(grads, trainable_variables, self._scalars(learning_rate))
+
+    def unbiased_second_moments(self) -> Iterator[np.ndarray[Any, Any]]:
+        """The second moments without the bias of the first steps."""
+        correction = 1 - self.beta_2 ** int(self.iterations)
+        for moment in self._second_moments:
+            if moment is not None:
+                yield np.asarray(ops.convert_to_numpy(moment)) / correction
+
+
+def _check_model(model: keras.Model) -> None:
+    if not (model.built and getattr(model, "loss", None) is not None):
+        raise ValueError("model: must be built, and compiled with a loss; call it once on a batch, and compile() it")
+    for name in ("train_step", "compute_loss"):
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise ValueError(f"model: its class overrides {name}(), but the races train with the compiled loss alone")
+
+
+def _batches(data: Any, batch_size: int, seed: int) -> Iterable[Any]:
+    """The batches of a tuple of arrays, in random order; anything else is an iterable of batches."""
+    if isinstance(data, keras.utils.PyDataset):
+        return (data[index] for index in range(len(data)))
+    if not isinstance(data, tuple):
+        return data  # type: ignore[no-any-return]
+    size = len(keras.tree.flatten(data)[0])
+    order = np.random.default_rng(seed).permutation(size)
+    # Without an incomplete last batch, which a step would be compiled for.
+    parts = [order[start : start + batch_size] for start in range(0, size - batch_size + 1, batch_size)]
+    return (keras.tree.map_structure(itemgetter(part), data) for part in parts)

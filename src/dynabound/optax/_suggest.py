@@ -1,0 +1,128 @@
+"""``suggest`` for Optax: a pure loss is raced by one jitted step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+import jax
+import optax
+
+from dynabound.optax._optimizers import adabound
+from dynabound.optax._rates import find
+from dynabound.tuning.moments import first_guess
+from dynabound.tuning.search import Progress, Racer, Rates, check, search
+from dynabound.tuning.suggestion import LearningRateSuggestion
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = ["SuggestOptions", "suggest"]
+
+
+class SuggestOptions(TypedDict, total=False):
+    """The optimizer's arguments that the races and the training share."""
+
+    b1: float
+    b2: float
+    eps: float
+    weight_decay: float
+    amsbound: bool
+
+
+def suggest(
+    params: optax.Params,
+    loss: Callable[[Any, Any], jax.Array],
+    batches: Iterable[Any],
+    steps: int,
+    *,
+    optimizer: Callable[..., optax.GradientTransformation] = adabound,
+    clip: float | None = None,
+    budget: int | None = None,
+    repeats: int = 1,
+    progress: Progress | None = None,
+    **options: Unpack[SuggestOptions],
+) -> LearningRateSuggestion:
+    """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this loss by short races, before training.
+
+    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all races.
+
+    Args:
+        params: the parameters that the training starts from.
+        loss: ``loss(params, batch)`` returns the scalar to minimise; a pure function.
+        batches: any iterable; up to a sixth of ``budget`` batches are kept in memory.
+        steps: the length of the training to come, in optimizer steps.
+        optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
+            ``functools.partial(adaboundw, mask=mask)``.
+        clip: largest global norm of the gradient. None: no clipping.
+        budget: training steps to spend in each repeat. None: as many as the training has, but at most 600.
+        repeats: how often to do everything, with other batches; the answer is the geometric mean.
+        progress: called with (steps made, most steps) after each step.
+        options: ``b1``, ``b2``, ``eps``, ``weight_decay``, ``amsbound`` of the optimizer.
+
+    Raises:
+        dynabound.tuning.SuggestError: the loss is not finite at the start, does not depend on the parameters, or never
+            falls.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from dynabound.optax import adabound, suggest
+        >>> batches = [(x, x.sum(1)) for x in jax.random.normal(jax.random.key(0), (20, 32, 8))]
+        >>> def loss(params, batch):
+        ...     return jnp.mean((batch[0] @ params - batch[1]) ** 2)
+        >>> suggestion = suggest(jnp.zeros(8), loss, batches, steps=400)
+        >>> tx = adabound(**suggestion.options)
+        >>> print(suggestion)
+        learning_rate = ...
+        final_learning_rate = ...
+        gamma = ...
+    """
+    budget = check(steps, budget, repeats, options, SuggestOptions.__annotations__)
+    racer = OptaxRacer(params, loss, optimizer, clip, options, progress, budget * repeats)
+    return search(racer, batches, steps, budget, repeats, options, LearningRateSuggestion)
+
+
+class OptaxRacer(Racer):
+    """Trains by a pure step whose rates are arguments, so that it is compiled once for all races."""
+
+    def __init__(
+        self,
+        params: optax.Params,
+        loss: Callable[[Any, Any], jax.Array],
+        optimizer: Callable[..., optax.GradientTransformation],
+        clip: float | None,
+        options: Mapping[str, Any],
+        progress: Progress | None,
+        most: int,
+    ) -> None:
+        super().__init__(progress, most)
+        self.first, self.b2, self.eps = params, options.get("b2", 0.999), options.get("eps", 1e-8)
+
+        def transformation(rates: Rates) -> optax.GradientTransformation:
+            lr, final_lr, gamma = rates
+            rule = optimizer(learning_rate=lr, final_learning_rate=final_lr, gamma=gamma, **options)
+            return rule if clip is None else optax.chain(optax.clip_by_global_norm(clip), rule)
+
+        def update(params: Any, state: Any, batch: Any, rates: Rates) -> tuple[Any, Any, jax.Array]:
+            value, gradients = jax.value_and_grad(loss)(params, batch)
+            updates, state = transformation(rates).update(gradients, state, params)
+            return optax.apply_updates(params, updates), state, value
+
+        self.init, self.update = transformation(Rates(1.0, gamma=1.0)).init, jax.jit(update)
+
+    def start(self, rates: Rates | None) -> None:
+        """Begin with the first parameters and a new state; at learning rate 0, if there are no rates, nothing moves."""
+        self.rates = rates or Rates(0.0)
+        self.params, self.state = self.first, self.init(self.first)
+
+    def step(self, batch: Any) -> float:
+        """Train on a batch; the loss before it."""
+        self.params, self.state, value = self.update(self.params, self.state, batch, self.rates)
+        return float(value)
+
+    def first_guess(self) -> float:
+        """``final_lr`` from the second moments of the race of Adam that has just ended."""
+        state = find(self.state)
+        correction = 1 - self.b2 ** int(state.count)
+        return first_guess((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)
