@@ -65,9 +65,7 @@ def test_a_thousand_steps_with_a_resume(name, scheduled):
     """Every option, in float64, over 1,000 steps, through config and saved variables in the middle."""
     variant = dict(VARIANTS[name])
     if variant.get("decoupled_weight_decay"):
-        variant["weight_decay"] = (
-            2**-4
-        )  # Keras rounds it to float32 on TensorFlow: take a number that this does not change
+        variant["weight_decay"] = 2**-4  # exact in float32, to which Keras rounds it on TensorFlow
     start, grads = gradients(variant.get("box"))
     sign = -1.0 if variant.get("maximize") else 1.0
     l2 = 0.0 if variant.get("decoupled_weight_decay") else variant.get("weight_decay", 0.0)
