@@ -36,7 +36,7 @@ def start(target, *args):
 def run(target, *args) -> int:
     """The exit code of ``target`` in a process of its own: negative if a signal killed it."""
     process = start(target, *args)
-    process.join(timeout=120)
+    process.join(timeout=1800)
     assert process.exitcode is not None, "the worker hangs"
     return process.exitcode
 
@@ -185,7 +185,7 @@ def in_ranks(count: int, target, *args) -> list[int]:
     with tempfile.TemporaryDirectory() as folder:
         workers = [start(_as_rank, rank, count, f"{folder}/meeting", target, *args) for rank in range(count)]
         for worker in workers:
-            worker.join(timeout=120)
+            worker.join(timeout=1800)
     return [worker.exitcode for worker in workers]
 
 
