@@ -198,4 +198,4 @@ for use in (lens.heatmap, lens.evolution, lens.funnel, lens.table):
         print(error)
 """
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert len(re.findall(r"is not installed: pip install '.+\[lab\]'", result.stdout)) == 4
+    assert len(re.findall(r"is not installed: pip install '.+\[lens\]'", result.stdout)) == 4
