@@ -74,6 +74,7 @@ def test_an_unknown_command_names_the_nearest():
     assert "'train'" in result.output
 
 
+@pytest.mark.slow
 def test_bench_reports_ratios(tmp_path, threads):
     result = run("bench", "small", "--repetitions", "1", "--threads", "1", "--json", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
@@ -87,6 +88,7 @@ def test_bench_reports_ratios(tmp_path, threads):
     assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
 
 
+@pytest.mark.slow
 def test_bench_prints_a_table(threads):
     shown = run("bench", "small", "--repetitions", "1", "--threads", "1").stdout
     assert "Milliseconds per step" in shown

@@ -38,6 +38,7 @@ def test_dry_run_lists_the_runs_and_runs_nothing(tmp_path):
     assert "36 runs to do of 36\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
 
 
+@pytest.mark.slow
 def test_dry_run_lists_the_theory_studies_to_run(tmp_path):
     arguments = ["reproduce", "theory", "--dry-run", "--out", str(tmp_path)]
     assert "theorem-1, theorem-2, theorem-3, regret, counterexample: to run" in run(*arguments).stdout
@@ -54,6 +55,7 @@ def test_dry_run_at_paper_scale_names_its_assumptions(tmp_path, monkeypatch):
     assert "at an assumed 10 TFLOP/s and at least 1 ms per step" in told
 
 
+@pytest.mark.slow
 def test_tune_reports_the_best_setting(tmp_path):
     arguments = ["--optimizer", "adagrad", "--optimizer", "rmsprop", "--hidden", "4", "--epochs", "1",
                  "--examples", "64", "--jobs", "2", "--seeds", "1", "--out", str(tmp_path)]  # fmt: skip

@@ -61,6 +61,7 @@ def test_another_seed_is_another_run(tmp_path):
     assert numbers(results[0].metrics) != numbers(results[1].metrics)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_stopped_at_any_step_goes_on_as_if_nothing_had_happened(spec, tmp_path):
     whole = train(spec, Store(tmp_path / "whole"))

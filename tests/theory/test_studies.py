@@ -252,6 +252,7 @@ def test_regret_verdicts_change():
     assert verdicts(quick, "1/η_t never decreases") == [True]
 
 
+@pytest.mark.slow
 def test_every_study_can_be_written(tmp_path, theorem_1, theorem_2, theorem_3, measured, counterexample):
     for study in (theorem_1, theorem_2, theorem_3, measured, counterexample):
         paths = studies.write(study, tmp_path / "new")
@@ -319,6 +320,7 @@ def test_without_a_name_the_command_lists_the_studies():
     assert json.loads(run("--json").stdout).keys() == studies.DEMONSTRATIONS.keys()
 
 
+@pytest.mark.slow
 def test_the_command_prints_verdicts_and_writes(tmp_path):
     result = run("theorem-3", "--seeds", 3, "--T", 200, "--out", tmp_path)
     assert result.exit_code == 0
@@ -328,6 +330,7 @@ def test_the_command_prints_verdicts_and_writes(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {f"theorem-3.{kind}" for kind in ("json", "png", "svg", "pdf")}
 
 
+@pytest.mark.slow
 def test_the_command_prints_json_alone(tmp_path):
     result = run("theorem-3", "--seeds", 2, "--C", 30, "--T", 500, "--json", "--out", tmp_path)
     (study,) = json.loads(result.stdout)

@@ -86,6 +86,7 @@ def test_a_failed_run_of_a_search_is_reported(tiny, monkeypatch, tmp_path):
     assert step_size(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
 
 
+@pytest.mark.slow
 def test_theory_comes_from_its_files(tmp_path):
     theorems.play("counterexample", tmp_path / "theory", lambda done, total: None)
     report = build([STUDIES["theory"]], "demo", tmp_path)

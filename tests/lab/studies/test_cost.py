@@ -86,6 +86,7 @@ def test_language_models_with_both_held_out_texts(layers):
     assert counted.steps == -(-(929_589 // 20 - 1) // 35)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [dict(model="perceptron"), dict(model="resnet34"), dict(model="densenet121")])
 def test_a_real_epoch_on_this_machine_counts_as_many(fields):
     spec = RunSpec("digits", **fields, examples=64, batch_size=32)

@@ -75,6 +75,7 @@ IMAGE_MODELS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", IMAGE_MODELS.values(), ids=IMAGE_MODELS)
 def test_overfits_one_batch(make):
     torch.manual_seed(0)
