@@ -7,21 +7,7 @@ import pytest
 import pytorch_optimizer
 import torch
 import torch_optimizer
-from torch import nn
-from torch.optim import (
-    ASGD,
-    SGD,
-    Adadelta,
-    Adafactor,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    NAdam,
-    RAdam,
-    RMSprop,
-    Rprop,
-)
+from torch import nn, optim
 
 from dynabound import AdaBound, AdaBoundW, AMSBound
 from dynabound.lens import Rates, effective_lr, register
@@ -90,37 +76,37 @@ def used_eta(group, before):
 
 
 CASES = [
-    *[(SGD, sgd, options) for options in (
+    *[(optim.SGD, sgd, options) for options in (
         dict(),
         dict(weight_decay=0.1, maximize=True),
         dict(momentum=0.9),
         dict(momentum=0.9, dampening=0.3, weight_decay=0.1),
         dict(momentum=0.9, nesterov=True, maximize=True),
     )],
-    *[(Adagrad, gradient, options) for options in (
+    *[(optim.Adagrad, gradient, options) for options in (
         dict(),
         dict(lr_decay=0.1, initial_accumulator_value=0.5, eps=1e-3),
         dict(weight_decay=0.1, maximize=True),
     )],
-    *[(RMSprop, rmsprop, options) for options in (
+    *[(optim.RMSprop, rmsprop, options) for options in (
         dict(),
         dict(centered=True, weight_decay=0.1),
         dict(momentum=0.8, eps=1e-2),
         dict(momentum=0.8, centered=True, maximize=True),
     )],
-    *[(cls, exp_avg, options) for cls in (Adam, AdamW) for options in (
+    *[(cls, exp_avg, options) for cls in (optim.Adam, optim.AdamW) for options in (
         dict(),
         dict(amsgrad=True, eps=1e-2),
         dict(weight_decay=0.1, maximize=True),
         dict(amsgrad=True, weight_decay=0.1, betas=(0.5, 0.7)),
     )],
-    (Adam, exp_avg, dict(weight_decay=0.1, decoupled_weight_decay=True)),
-    *[(NAdam, nadam, options) for options in (
+    (optim.Adam, exp_avg, dict(weight_decay=0.1, decoupled_weight_decay=True)),
+    *[(optim.NAdam, nadam, options) for options in (
         dict(),
         dict(momentum_decay=0.1, weight_decay=0.1, maximize=True),
         dict(weight_decay=0.1, decoupled_weight_decay=True),
     )],
-    *[(RAdam, exp_avg, options) for options in (
+    *[(optim.RAdam, exp_avg, options) for options in (
         dict(),  # rectified from the sixth step on
         dict(betas=(0.9, 0.7), eps=1e-2),  # never rectified
         dict(weight_decay=0.1, maximize=True),
@@ -138,14 +124,16 @@ CASES = [
         dict(capturable=True),
     )],
     (AdaBoundW, exp_avg, dict(weight_decay=0.1)),
-    *[(Adamax, exp_avg, options) for options in (dict(), dict(eps=1e-2, weight_decay=0.1, maximize=True))],
-    *[(Adadelta, adadelta, options) for options in (dict(), dict(rho=0.5, eps=1e-3, weight_decay=0.1, maximize=True))],
-    *[(Adafactor, adafactor, options) for options in (
+    *[(optim.Adamax, exp_avg, options) for options in (dict(), dict(eps=1e-2, weight_decay=0.1, maximize=True))],
+    *[(optim.Adadelta, adadelta, options)
+      for options in (dict(), dict(rho=0.5, eps=1e-3, weight_decay=0.1, maximize=True))],
+    *[(optim.Adafactor, adafactor, options) for options in (
         dict(),
         dict(eps=(1e-2, 0.5), d=1.5, beta2_decay=-0.5, weight_decay=0.1, maximize=True),
     )],
-    *[(Rprop, rprop, options) for options in (dict(), dict(etas=(0.3, 1.7), step_sizes=(0.01, 0.1), maximize=True))],
-    *[(ASGD, asgd, options) for options in (dict(), dict(lambd=0.1, alpha=0.6, weight_decay=0.1, maximize=True))],
+    *[(optim.Rprop, rprop, options)
+      for options in (dict(), dict(etas=(0.3, 1.7), step_sizes=(0.01, 0.1), maximize=True))],
+    *[(optim.ASGD, asgd, options) for options in (dict(), dict(lambd=0.1, alpha=0.6, weight_decay=0.1, maximize=True))],
 ]  # fmt: skip
 
 
@@ -156,7 +144,13 @@ def kernel_was_built():
         return False
 
 
-FUSED = (SGD, Adagrad, Adam, AdamW, *((AdaBound, AMSBound, AdaBoundW) if kernel_was_built() else ()))
+FUSED = (
+    optim.SGD,
+    optim.Adagrad,
+    optim.Adam,
+    optim.AdamW,
+    *((AdaBound, AMSBound, AdaBoundW) if kernel_was_built() else ()),
+)
 RUNS = [
     (*case, backend)
     for case in CASES
@@ -200,7 +194,7 @@ def check_steps(optimizer, params, direction, steps=12):
                 }
                 kept = kept_share(optimizer, group, earlier)
                 grad = param.grad * (-1 if group.get("maximize") else 1)
-                if kept == 1 or isinstance(optimizer, ASGD):  # an L2 penalty, and for ASGD a decay beside it
+                if kept == 1 or isinstance(optimizer, optim.ASGD):  # an L2 penalty, and for ASGD a decay beside it
                     grad = grad + group.get("weight_decay", 0) * old[i]
                 rates = effective_lr(optimizer, param)
                 assert rates.shape == real(param).shape
@@ -211,9 +205,9 @@ def check_steps(optimizer, params, direction, steps=12):
 
 def kept_share(optimizer, group, earlier):
     """What decoupled weight decay leaves of a parameter."""
-    if isinstance(optimizer, ASGD):
+    if isinstance(optimizer, optim.ASGD):
         return 1 - group["lambd"] * used_eta(group, earlier)
-    if group.get("decoupled_weight_decay") or group.get("weight_decouple") or isinstance(optimizer, Adafactor):
+    if group.get("decoupled_weight_decay") or group.get("weight_decouple") or isinstance(optimizer, optim.Adafactor):
         return 1 - float(group["lr"]) * group["weight_decay"]
     return 1
 
@@ -232,17 +226,17 @@ def test_rate_times_direction_is_the_update(cls, direction, options, backend):
 @pytest.mark.parametrize(
     ("cls", "direction", "options"),
     [
-        (Adam, exp_avg, dict(amsgrad=True)),
-        (AdamW, exp_avg, dict(weight_decay=0.1)),
-        (NAdam, nadam, {}),
-        (RAdam, exp_avg, {}),
-        (RMSprop, rmsprop, dict(centered=True, momentum=0.5)),
-        (Adagrad, gradient, {}),
-        (Adamax, exp_avg, {}),
-        (Adadelta, adadelta, {}),
-        (Rprop, rprop, {}),
-        (ASGD, asgd, {}),
-        (SGD, sgd, dict(momentum=0.9)),
+        (optim.Adam, exp_avg, dict(amsgrad=True)),
+        (optim.AdamW, exp_avg, dict(weight_decay=0.1)),
+        (optim.NAdam, nadam, {}),
+        (optim.RAdam, exp_avg, {}),
+        (optim.RMSprop, rmsprop, dict(centered=True, momentum=0.5)),
+        (optim.Adagrad, gradient, {}),
+        (optim.Adamax, exp_avg, {}),
+        (optim.Adadelta, adadelta, {}),
+        (optim.Rprop, rprop, {}),
+        (optim.ASGD, asgd, {}),
+        (optim.SGD, sgd, dict(momentum=0.9)),
         (AMSBound, exp_avg, dict(gamma=0.1)),
     ],
     ids=name_of,
@@ -293,7 +287,7 @@ def test_the_bounds_were_met():
 def test_low_precision_parameters_have_float32_rates():
     param = nn.Parameter(torch.ones(3, dtype=torch.bfloat16))
     param.grad = torch.tensor([1.0, 2.0, 4.0], dtype=torch.bfloat16)
-    for cls in (Adam, AdaBound, SGD):
+    for cls in (optim.Adam, AdaBound, optim.SGD):
         optimizer = cls([param], lr=1e-2)
         optimizer.step()
         assert effective_lr(optimizer, param).dtype is torch.float32
@@ -303,7 +297,7 @@ def test_low_precision_parameters_have_float32_rates():
 
 
 def test_a_subclass_follows_its_parent():
-    class Mine(Adam):
+    class Mine(optim.Adam):
         pass
 
     params = make_params()
@@ -348,20 +342,22 @@ class Wrapper:
 def test_wrapped_optimizers_are_unwrapped(names):
     param = nn.Parameter(torch.ones(2))
     param.grad = torch.tensor([1.0, 2.0])
-    inner = wrapped = Adam([param], lr=0.1)
+    inner = wrapped = optim.Adam([param], lr=0.1)
     for name in names:
         wrapped = type("Wrapped", (Wrapper, torch.optim.Optimizer), {})(name, wrapped)
     inner.step()
     assert torch.equal(effective_lr(wrapped, param), effective_lr(inner, param))
 
 
-@pytest.mark.parametrize(("cls", "rule"), [(int, gradient), (Adam(make_params()), gradient), (Adam, "lr / sqrt(v)")])
+@pytest.mark.parametrize(
+    ("cls", "rule"), [(int, gradient), (optim.Adam(make_params()), gradient), (optim.Adam, "lr / sqrt(v)")]
+)
 def test_bad_registrations_are_refused(cls, rule):
     with pytest.raises(TypeError, match="must be a"):
         register(cls, rule)
 
 
-@pytest.mark.parametrize("cls", [Adam, Adagrad, RMSprop, AdaBound])
+@pytest.mark.parametrize("cls", [optim.Adam, optim.Adagrad, optim.RMSprop, AdaBound])
 def test_a_parameter_without_a_step_has_no_rate(cls):
     params = make_params()
     optimizer = cls(params, lr=0.1)
@@ -376,7 +372,7 @@ def test_a_parameter_without_a_step_has_no_rate(cls):
 
 def test_rates_do_not_alias_the_state():
     params = make_params()
-    optimizer = Adam(params, lr=0.1)
+    optimizer = optim.Adam(params, lr=0.1)
     params[1].grad = torch.ones(5, dtype=torch.float64)
     optimizer.step()
     square = optimizer.state[params[1]]["exp_avg_sq"].clone()

@@ -1,0 +1,110 @@
+"""What a snapshot holds: statistics of any rates, and how many snapshots are kept."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn, optim
+
+from dynabound import AdaBound
+from dynabound.lens import History, LearningRateLens, Rates, effective_lr, history
+from dynabound.lens.measure import Measure, column_names
+
+
+def test_the_record_thins_itself(monkeypatch):
+    monkeypatch.setattr(history, "LIMIT", 8)
+    model = nn.Linear(1, 1)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    model(torch.ones(1)).backward()
+    with LearningRateLens(optimizer, model, every=3) as lens:
+        for step in range(1, 500):
+            for group in optimizer.param_groups:
+                group["lr"] = step
+            optimizer.step()
+            assert len(lens.steps) <= 8
+            assert len(set(np.diff(lens.steps))) <= 1
+    assert lens.steps == [1, 97, 193, 289, 385, 481, 499]  # and the last step, seen at detach
+    assert lens.series("weight", "max").tolist() == lens.steps
+
+
+@settings(deadline=None)
+@given(every=st.integers(1, 5), limit=st.sampled_from([2, 4, 6, 10]), steps=st.integers(1, 200))
+def test_snapshots_stay_few_and_evenly_spread(every, limit, steps):
+    record = History("SGD", every, (0.0, 1.0), (0.5,))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(history, "LIMIT", limit)
+        for step in range(1, steps + 1):
+            if (step - 1) % record.stride == 0:
+                record.add(step, {})
+    assert record.steps == list(range(1, steps + 1, record.stride))
+    assert len(record.steps) <= limit
+    assert record.stride == every or len(record.steps) > limit // 2
+
+
+RATE = st.one_of(st.floats(0, 1e6, width=32), st.sampled_from([0.0, math.inf, math.nan]))
+
+
+@settings(deadline=None)
+@given(
+    values=st.lists(RATE, min_size=1, max_size=30),
+    bounds=st.none() | st.tuples(st.floats(0, 10, width=32), st.floats(10, 1e4, width=32)),
+)
+def test_statistics_of_any_rates_are_those_of_numpy(values, bounds):
+    measure = Measure(extremes=(1.0, 100.0), quantiles=(0.1, 0.5, 0.9), sample=4096, seed=0)
+    numbers, patch, shape = measure("w", Rates(torch.tensor(values), bounds))
+    assert (len(patch), shape) == (min(10, len(values)), (len(values),))
+    row = dict(zip(column_names(measure.quantiles), numbers, strict=True))
+    raw = np.array(values, dtype=np.float32)
+    rates = raw if bounds is None else np.clip(raw, *bounds)
+    valid = rates[~np.isnan(rates)]
+    assert (row["nan"], row["inf"]) == (np.isnan(rates).sum(), np.isinf(rates).sum())
+    assert (row["below"], row["above"]) == (np.mean(rates < 1), np.mean(rates > 100))
+    if bounds is not None:
+        assert (row["clipped_low"], row["clipped_high"]) == (np.mean(raw < bounds[0]), np.mean(raw > bounds[1]))
+    if len(valid):
+        assert (row["min"], row["max"]) == (valid.min(), valid.max())
+        expected = [np.quantile(valid, q, method="inverted_cdf") for q in (0.1, 0.5, 0.9)]
+        assert [row["q10"], row["median"], row["q90"]] == expected
+    else:
+        assert math.isnan(row["min"])
+        assert math.isnan(row["median"])
+
+
+def test_nan_and_infinite_rates_are_counted_and_kept_apart():
+    model = nn.Linear(4, 1, bias=False)
+    optimizer = optim.Adagrad(model.parameters(), lr=1.0, eps=0.0)
+    model.weight.grad = torch.tensor([[1.0, 2.0, math.nan, 0.0]])
+    with LearningRateLens(optimizer, model) as lens:
+        optimizer.step()
+    row = lens.latest()["weight"]
+    assert (row["nan"], row["inf"]) == (1, 1)
+    assert (row["min"], row["median"], row["max"]) == (0.5, 1.0, math.inf)
+    assert row["above"] == 0.25
+    assert lens.summary()["all"]["nan"] == 1
+
+
+def test_a_parameter_of_nothing_but_nan_and_an_empty_one():
+    model = nn.ParameterDict({"nan": nn.Parameter(torch.ones(3, 2)), "empty": nn.Parameter(torch.ones(0, 2, 3))})
+    optimizer = optim.Adam(model.parameters())
+    for param in model.parameters():
+        param.grad = torch.full_like(param, math.nan)
+    with LearningRateLens(optimizer, model) as lens:
+        optimizer.step()
+    rows = lens.latest()
+    assert rows["nan"]["nan"] == 6
+    assert math.isnan(rows["nan"]["median"])
+    assert rows["empty"]["nan"] == 0
+    assert lens.summary()["all"]["min"] is None
+
+
+def test_complex_parameters():
+    model = nn.ParameterDict({"z": nn.Parameter(torch.ones(2, 3, dtype=torch.complex64))})
+    optimizer = AdaBound(model.parameters())
+    model["z"].grad = torch.ones_like(model["z"])
+    with LearningRateLens(optimizer, model) as lens:
+        optimizer.step()
+    assert lens.shapes == {"z": (2, 3, 2)}
+    assert lens.latest()["z"]["max"] == effective_lr(optimizer, model["z"]).max()
