@@ -242,3 +242,23 @@ def test_rates_are_those_of_the_last_step(tmp_path):
     assert last["rates"]["hidden.bias"][0] == pytest.approx(by_hand.min().item(), rel=1e-5)
     assert last["rates"]["hidden.bias"][4] == pytest.approx(by_hand.max().item(), rel=1e-5)
     assert step == moments["step"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_images_of_several_channels_are_convolved_with_adjacent_channels(channels):
+    """The same loss as with adjacent columns, up to rounding; the parameters stay as they are."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randint(256, (16, channels, 8, 8), generator=generator, dtype=torch.uint8)
+    data = datasets.Images((x, torch.arange(16) % 10), (x[:4], torch.arange(4)))
+    spec = RunSpec("cifar10", model="resnet34", width=1 / 16, batch_size=16)
+    training = loop.Training(spec, data, torch.device("cpu"))
+    layouts = []
+    training.model.blocks[0].register_forward_pre_hook(
+        lambda _, inputs: layouts.append(inputs[0].is_contiguous(memory_format=torch.channels_last))
+    )
+    (batch,) = training.batches.epoch(1)
+    loss = training.loss(training.model, batch)
+    assert layouts == [channels > 1]
+    expected = F.cross_entropy(training.model(batch.x.contiguous()), batch.y)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
+    assert all(parameter.is_contiguous() for parameter in training.model.parameters())

@@ -18,7 +18,7 @@ from dynabound.lab.report.tables import MethodTable, metric_name, table
 from dynabound.lab.report.verdicts import Check, overall
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import Seed
-from dynabound.lab.studies.recipes import FIXED, PEERS, Study
+from dynabound.lab.studies.recipes import BETAS_TUNED, FIXED, PEERS, Study
 
 __all__ = ["Failure", "Report", "StudyReport", "build"]
 
@@ -158,7 +158,8 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
         suggested = any(curve.row.suggested(scale) for curve in mine)
         ours = f"AdaBound and AMSBound {'have suggested ones' if suggested else 'keep their defaults'}"
         if any(curve.row.tuned(scale) for curve in mine):
-            lines.append(f"step sizes: the paper's search, on seed 0; {ours}")
+            betas = "" if workload in BETAS_TUNED[scale] else ", without its search for β"
+            lines.append(f"step sizes: the paper's search, on seed 0{betas}; {ours}")
         elif any(curve.row.lr is None for curve in mine):
             searched = workload in FIXED[scale]
             how = "found by the paper's search beforehand" if searched else "defaults, not searched for at this scale"

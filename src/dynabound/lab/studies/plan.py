@@ -83,7 +83,7 @@ def gather(
             suggested = suggestions.apply(row, scale, store)
             spec, known = suggested or suggestions.stand_in(spec), assume or suggested is not None
         elif row.tuned(scale):
-            found = search(spec, loss)
+            found = search(spec, loss, row.grids(scale))
             spec, known = found.best or spec, not found.wanted
         rows.append((row, found, seeded(spec, study.seed_count(row, scale)) if known else []))
     return rows

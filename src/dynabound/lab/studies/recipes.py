@@ -10,9 +10,11 @@ from typing import Any
 from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
-from dynabound.lab.studies.workloads import FIXED, PACE, SEEDS, TUNED, WORKLOADS
+from dynabound.lab.studies.search import GRIDS, STEP_SIZE_GRIDS, Grid
+from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, PACE, SEEDS, TUNED, WORKLOADS
 
 __all__ = [
+    "BETAS_TUNED",
     "DEFAULTS",
     "FIXED",
     "PACE",
@@ -117,6 +119,10 @@ class Row:
     def tuned(self, scale: str) -> bool:
         """Whether the step size is searched for."""
         return self.lr is None and self.workload in TUNED[scale] and not self.suggested(scale)
+
+    def grids(self, scale: str) -> Mapping[str, Grid]:
+        """What the search tries, by optimizer."""
+        return GRIDS if self.workload in BETAS_TUNED[scale] else STEP_SIZE_GRIDS
 
     @property
     def installed(self) -> bool:

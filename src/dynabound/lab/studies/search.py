@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "runs_to", "search"]
+__all__ = ["GRIDS", "STEP_SIZE_GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "runs_to", "search"]
 
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 """A run's final training loss; infinity if it diverged or failed, None if it has not ended."""
@@ -42,6 +42,9 @@ GRIDS: dict[str, Grid] = {
     "amsgrad": _ADAM,
 }
 """The paper's initial grids. AdaBound and AMSBound have none: in the studies they keep their defaults."""
+
+STEP_SIZE_GRIDS = {name: replace(grid, options=grid.options[:1]) for name, grid in GRIDS.items()}
+"""The same step sizes, with β₁ = 0.9 and β₂ = 0.999 alone."""
 
 _ADABOUND = Grid(_ADAM.lrs, tuple(dict(final_lr=final_lr) for final_lr in (0.01, 0.1, 1.0, 10.0)))
 TUNE_GRIDS: dict[str, Grid] = {**GRIDS, "adabound": _ADABOUND, "amsbound": _ADABOUND}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["FIXED", "PACE", "SEEDS", "TUNED", "WORKLOADS"]
+__all__ = ["BETAS_TUNED", "FIXED", "PACE", "SEEDS", "TUNED", "WORKLOADS"]
 
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
@@ -12,10 +12,11 @@ _DENSENET = dict(model="densenet121", weight_decay=5e-4)
 _DEMO_DIGITS = dict(task="digits-half", examples=896)
 _DEMO_CNN = dict(**_DEMO_DIGITS, width=1 / 16)
 _DEMO_PERCEPTRON = dict(**_DEMO_DIGITS, hidden=100, epochs=40)
-_LAPTOP_CNN = dict(task="cifar10", width=0.125, epochs=20, decay_after=15, examples=10_000)
+_LAPTOP_CNN = dict(task="cifar10", width=0.125, batch_size=64, examples=6_400)
+_LAPTOP_RESNET = dict(**_RESNET, **_LAPTOP_CNN, epochs=16, decay_after=12)
 _PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
 _DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
-_LAPTOP_LSTM = dict(task="ptb", hidden=100, epochs=10, examples=200_000)
+_LAPTOP_LSTM = dict(task="ptb", hidden=100, epochs=8, examples=100_000)
 _PAPER_LSTM = dict(task="ptb", hidden=200, epochs=200)
 
 WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
@@ -32,10 +33,11 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "laptop": {
         "perceptron": dict(task="mnist", hidden=100, epochs=20),
-        "resnet34": {**_RESNET, **_LAPTOP_CNN},
-        "densenet121": {**_DENSENET, **_LAPTOP_CNN},
-        "appendix": {**_RESNET, **_LAPTOP_CNN},
-        "resnet34-rates": {**_RESNET, **_LAPTOP_CNN, "decay_after": None, "rates": True},
+        "resnet34": _LAPTOP_RESNET,
+        # A step takes three times as long as ResNet-34's.
+        "densenet121": dict(**_DENSENET, **_LAPTOP_CNN, epochs=8, decay_after=6),
+        "appendix": _LAPTOP_RESNET,
+        "resnet34-rates": {**_LAPTOP_RESNET, "decay_after": None, "rates": True},
         **{f"lstm-{n}": {**_LAPTOP_LSTM, "layers": n} for n in (1, 2, 3)},
     },
     "paper": {
@@ -57,18 +59,18 @@ SEEDS: dict[str, dict[str, int]] = {
 
 PACE: dict[str, dict[str, float]] = {
     "demo": {"perceptron": 33, "resnet34": 28, "densenet121": 56, "appendix": 33, "resnet34-rates": 17, "lstm": 31},
-    "laptop": {"perceptron": 1, "resnet34": 5, "densenet121": 5, "appendix": 5, "lstm": 4.6},
+    "laptop": {"perceptron": 1, "resnet34": 3.91, "densenet121": 3.91, "appendix": 3.91, "lstm": 9.3},
     "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "appendix": 1, "lstm": 1},
 }
 """Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,
 so that the bounds converge as fast per epoch as in the paper. Suggested step sizes have a γ of their own."""
 
-TUNED: dict[str, tuple[str, ...]] = {
-    "demo": ("perceptron",),
-    "laptop": ("perceptron",),
-    "paper": ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"),
-}
+_COMPARED = ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3")
+TUNED: dict[str, tuple[str, ...]] = {"demo": ("perceptron",), "laptop": _COMPARED, "paper": _COMPARED}
 """The workloads whose step sizes are searched for at each scale."""
+BETAS_TUNED: dict[str, tuple[str, ...]] = {"demo": ("perceptron",), "laptop": ("perceptron",), "paper": _COMPARED}
+"""Of them, those where the β of Adam and AMSGrad are searched for too, which takes four times the runs. On the others
+they are 0.9 and 0.999, as AdaBound's always are."""
 
 FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "demo": {

@@ -75,8 +75,8 @@ class _BasicBlock(nn.Module):
             self.shortcut = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm1(self.conv1(x)))
-        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x))
+        y = F.relu(self.norm1(self.conv1(x)), inplace=True)
+        return F.relu(self.norm2(self.conv2(y)) + self.shortcut(x), inplace=True)
 
 
 class ResNet34(nn.Module):
@@ -102,7 +102,7 @@ class ResNet34(nn.Module):
         _init_convolutions(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.blocks(F.relu(self.norm(self.conv(x))))
+        y = self.blocks(F.relu(self.norm(self.conv(x)), inplace=True))
         logits: Tensor = self.linear(F.adaptive_avg_pool2d(y, 1).flatten(1))
         return logits
 
@@ -118,8 +118,8 @@ class _DenseLayer(nn.Module):
         self.conv2 = nn.Conv2d(4 * growth, growth, 3, padding=1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.conv1(F.relu(self.norm1(x)))
-        return torch.cat([self.conv2(F.relu(self.norm2(y))), x], 1)
+        y = self.conv1(F.relu(self.norm1(x), inplace=True))
+        return torch.cat([self.conv2(F.relu(self.norm2(y), inplace=True)), x], 1)
 
 
 class DenseNet121(nn.Module):
@@ -140,7 +140,7 @@ class DenseNet121(nn.Module):
                 halved = features // 2
                 blocks += [
                     nn.BatchNorm2d(features),
-                    nn.ReLU(),
+                    nn.ReLU(inplace=True),
                     nn.Conv2d(features, halved, 1, bias=False),
                     nn.AvgPool2d(2),
                 ]
@@ -155,7 +155,7 @@ class DenseNet121(nn.Module):
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = F.relu(self.norm(self.blocks(self.conv(x))))
+        y = F.relu(self.norm(self.blocks(self.conv(x))), inplace=True)
         logits: Tensor = self.linear(F.adaptive_avg_pool2d(y, 1).flatten(1))
         return logits
 

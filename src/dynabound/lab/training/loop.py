@@ -64,6 +64,9 @@ class Training:
             torch.manual_seed(spec.seed + distributed.rank())  # different dropout on each rank
         alone = device.type == "cpu" and distributed.world_size() == 1
         self._read_every = 1 if alone else _READ_EVERY
+        # A CPU convolves 1.2 to 1.5 times as fast if channels are adjacent in memory; DDP's buffers expect otherwise.
+        convolves = any(isinstance(module, nn.Conv2d) for module in self.model.modules())
+        self._layout = torch.channels_last if alone and convolves else torch.contiguous_format
         self._correct = isinstance(data, Images)
         self._carry: models.Carry | None = None
         self.epoch, self.index, self.step = 1, 0, 0
@@ -114,7 +117,7 @@ class Training:
                 logits, carry = model(batch.x, self._carry or self.model.start(batch.x.shape[1]))
                 self._carry = carry[0].detach(), carry[1].detach()
             else:
-                logits = model(batch.x)
+                logits = model(batch.x.contiguous(memory_format=self._layout))
             loss = F.cross_entropy(logits.flatten(0, -2), batch.y.flatten())
         correct = torch.count_nonzero(logits.argmax(1) == batch.y) if self._correct else _ZERO
         return loss, correct
