@@ -8,7 +8,8 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -17,6 +18,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dynabound.lab.describe import workload_key, workload_title
+from dynabound.lab.engines.base import threads
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import models, optimizers
 from dynabound.lab.tasks.catalog import SOURCES
@@ -32,7 +34,8 @@ GPU_FLOPS = 10e12
 STEP_SECONDS = 1e-3
 """The least time of a step on a GPU: Python has to launch its kernels, however small they are."""
 _PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
-_TIMED_IMAGES = 16  # per step, scaled up to a batch: a whole batch of a wide network takes a CPU minutes
+_TIMED_FLOPS = 1e10  # of a step, about a second
+_TIMED_IMAGES = 16  # per step with more operations, scaled up to a batch: one of a wide network takes a CPU minutes
 _TIMED_STEPS = 3
 _METRICS_BYTES = 300  # of an epoch
 _RATES_BYTES = 130  # of a layer and an epoch
@@ -158,9 +161,10 @@ def _state_copies(optimizer: str) -> int:
 
 def _step_seconds(spec: RunSpec) -> float:
     """Seconds of a step on this machine: the median of some, so that other processes hardly disturb it."""
-    batch = int(spec.batch_size or 1)
-    small = batch if spec.text else min(batch, _TIMED_IMAGES)
-    with torch.random.fork_rng([]):
+    batch, counted = int(spec.batch_size or 1), profile(spec)
+    short = spec.text or counted.flops / counted.steps < _TIMED_FLOPS
+    small = batch if short else min(batch, _TIMED_IMAGES)
+    with torch.random.fork_rng([]), _as_many_threads_as(spec):
         training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
         batches = training.train_epoch()
         next(batches)  # the first is slower
@@ -169,6 +173,17 @@ def _step_seconds(spec: RunSpec) -> float:
             next(batches)
             times.append(time.perf_counter())
     return statistics.median(end - start for start, end in itertools.pairwise(times)) * batch / small
+
+
+@contextmanager
+def _as_many_threads_as(spec: RunSpec) -> Iterator[None]:
+    """Use the number of threads that a run on its own has."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads(spec, jobs=1))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _stand_in(spec: RunSpec) -> Data:
