@@ -1,262 +1,106 @@
-"""The bars of dynabound.tuning.suggest: suggested AdaBound against searched, default and tuning-free methods.
+"""The bars of dynabound.suggest on real data: small networks, a few minutes per run on a core.
 
-    python benchmarks/suggest.py [--out DIR] [--seeds N] [--data-dir DIR] [WORKLOAD ...]
+    python benchmarks/suggest.py --data-dir DIR [--out DIR] [--seeds N] [cifar10] [ptb] [mnist]
 
-Prints a table per workload, the ranks, and whether each bar is met. Runs and suggestions are kept in ``--out``: run it
-again to resume, or with more seeds. Without names it runs the six demo workloads on embedded data; ``cifar10``, ``ptb``
-and ``mnist`` need ``--data-dir``. Tuning-free peers take part where they are installed (prodigyopt, schedulefree,
-dadaptation).
+Prints a table per task and whether its bar is met. Runs and suggestions are kept in ``--out``: run it again to resume,
+or with more seeds. `dynabound reproduce suggest` has the networks of the demo, searched methods and tuning-free peers.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
-import itertools
-import json
 import math
-import os
 import statistics
-import warnings
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from rich.progress import track
 
-from dynabound import Suggestion, suggest
-from dynabound.lab.report.statistics import ALPHA, contrast
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.studies.search import GRIDS, search
-from dynabound.lab.tasks import models
-from dynabound.lab.tasks.datasets import load
+from dynabound.lab.studies import suggestions
 from dynabound.lab.train import train
-from dynabound.lab.training.batches import Batch, make_batches
+from dynabound.lab.training.suggested import with_rates
 
-_CNN = dict(task="digits", width=1 / 16, epochs=8, decay_after=6, weight_decay=5e-4)
-_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
-DEMO: dict[str, dict[str, Any]] = {
-    "perceptron": dict(task="digits", hidden=100, epochs=40),
-    "resnet34": dict(**_CNN, model="resnet34", batch_size=64),
-    "densenet121": dict(**_CNN, model="densenet121", batch_size=128),
-    **{f"lstm-{n}": dict(**_LSTM, layers=n) for n in (1, 2, 3)},
-}
-"""Six small networks on embedded data."""
-FOUND: dict[str, dict[str, dict[str, Any]]] = {
-    "resnet34": dict(
-        sgdm=dict(lr=0.05),
-        adagrad=dict(lr=0.05),
-        adam=dict(lr=0.01, betas=(0.9, 0.99)),
-        amsgrad=dict(lr=0.01, betas=(0.9, 0.99)),
-    ),
-    "densenet121": dict(
-        sgdm=dict(lr=0.5), adagrad=dict(lr=0.1), adam=dict(lr=0.01), amsgrad=dict(lr=0.05, betas=(0.9, 0.99))
-    ),
-    "lstm-1": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
-    "lstm-2": dict(sgd=dict(lr=20.0), adam=dict(lr=0.005)),
-    "lstm-3": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
-}
-"""What the paper's search finds on seed 0 (dynabound tune). The perceptron is searched here: it takes minutes."""
-PACE = {"perceptron": 20, "resnet34": 17, "densenet121": 33, "lstm": 31}
-"""γ of AdaBound's defaults, in thousandths: as fast per epoch as in the paper, as dynabound reproduce has it."""
-REAL: dict[str, dict[str, Any]] = {
+TASKS: dict[str, dict[str, Any]] = {
     "cifar10": dict(task="cifar10", model="resnet34", width=0.125, examples=5000, epochs=6),
     "ptb": dict(task="ptb", hidden=64, examples=200_000, epochs=2),
     "mnist": dict(task="mnist", epochs=5),
 }
-PEERS = {
-    "Prodigy": ("prodigyopt:Prodigy", 1.0),
-    "D-Adapt Adam": ("dadaptation:DAdaptAdam", 1.0),
-    "D-Adapt SGD": ("dadaptation:DAdaptSGD", 1.0),
-}
-CPU = torch.device("cpu")
+OURS, DEFAULTS = "AdaBound, suggested", "AdaBound, defaults"
+ADAM, SGDM = "Adam, suggested lr", "SGDM dampened, suggested final_lr"
+PLAIN_ADAM, PLAIN_SGDM = "Adam, 0.001", "SGDM, 0.1"
+Results = dict[str, float]
 
 
-class Problem:
-    """A run's model, loss and batches, as ``suggest`` takes them."""
-
-    def __init__(self, spec: RunSpec, data_dir: str | None) -> None:
-        data = load(spec.task, data_dir)
-        torch.manual_seed(spec.seed)
-        self.model = models.build(spec.model, spec.to_dict(), data)
-        self._batches = make_batches(data, spec, CPU)
-        self.steps = self._batches.steps * spec.epochs
-        self._carry: Any = None
-
-    def reset(self) -> None:
-        """Forget the state that a language model carries on."""
-        self._carry = None
-
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of a batch."""
-        if isinstance(model, models.LanguageModel):
-            logits, carry = model(batch.x, self._carry or model.start(batch.x.shape[1]))
-            self._carry = tuple(state.detach() for state in carry)
-        else:
-            logits = model(batch.x)
-        return F.cross_entropy(logits.flatten(0, -2), batch.y.flatten())
-
-    def batches(self) -> Iterator[Batch]:
-        """The batches in the order of training."""
-        return itertools.chain.from_iterable(map(self._batches.epoch, itertools.count(1)))
-
-
-class Bench:
-    """Suggestions and runs, made once and kept."""
-
-    def __init__(self, out: Path, data_dir: str | None) -> None:
-        self.out, self.store, self.data_dir = out, Store(out / "runs"), data_dir
-
-    def suggestion(self, spec: RunSpec) -> Suggestion:
-        """What suggest finds for this run's model and data."""
-        path = self.out / "suggestions" / f"{spec.name}.json"
-        if path.exists():
-            return Suggestion.from_dict(json.loads(path.read_text()))
-        problem = Problem(spec, self.data_dir)
-        found = suggest(problem.model, problem.loss, problem.batches(), problem.steps, clip=spec.clip or None,
-                        reset=problem.reset, seed=spec.seed, weight_decay=spec.weight_decay)  # fmt: skip
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_text(json.dumps(found.to_dict()))
-        temporary.replace(path)
-        return found
-
-    def final(self, spec: RunSpec) -> float:
-        """The test metric of the last epoch: accuracy in percent or perplexity; NaN if the run diverged."""
-        metrics = self._train(spec)
-        value = metrics.get(f"test_{spec.metric}", math.nan)
-        return float(value if spec.text else 100 * value)
-
-    def loss(self, spec: RunSpec) -> float:
-        """The final training loss, which a search minimises."""
-        return float(self._train(spec).get("train_loss", math.inf))
-
-    def _train(self, spec: RunSpec) -> dict[str, Any]:
-        result = train(spec, self.store, data_dir=self.data_dir)
-        return result.metrics[-1] if result.state == "finished" else {}
-
-    def searched(self, workload: str, spec: RunSpec, method: str) -> tuple[RunSpec, int]:
-        """The method with what the paper's search finds on seed 0, and the number of runs that the search takes."""
-        fixed = dict(FOUND.get(workload, {}).get(method, {}))
-        if fixed:
-            lr = fixed.pop("lr")
-            return replace(spec, optimizer=method, lr=lr, opt=fixed), _search_runs(method, lr)
-        found = search(replace(spec, optimizer=method, lr=None, opt=(), seed=0), self.loss)
-        assert found.best is not None
-        return found.best, len(found.tried)
-
-
-def _search_runs(method: str, best: float) -> int:
-    """How many runs a search that ended at ``best`` takes at least: its grid, and the points beyond an edge."""
-    grid = GRIDS[method]
-    beyond = sum(best >= edge for edge in (grid.lrs[-1], 5 * grid.lrs[-1]))
-    return len(grid.lrs) * len(grid.options) + beyond + len(grid.fine)
-
-
-def decided_worse(a: list[float], b: list[float], panel: list[list[float]], text: bool) -> bool:
-    """Whether ``a`` is worse than ``b`` by the report's test; a run that diverged decides."""
-    if any(map(math.isnan, (*a, *b))):
-        return any(map(math.isnan, a)) and not any(map(math.isnan, b))
-    sign = 1.0 if text else -1.0
-    return contrast([(sign, a), (-sign, b)], panel).p_above(0.0) < ALPHA / 2
-
-
-def methods(bench: Bench, workload: str) -> dict[str, Callable[[int], RunSpec]]:
-    """From a method's name to its spec for a seed."""
-    real = workload in REAL
-    base = RunSpec(**(REAL | DEMO)[workload])
-    gamma = 1e-3 * (1 if real else PACE[workload.partition("-")[0]])
-
-    def suggested(seed: int) -> RunSpec:
-        spec = replace(base, seed=seed)
-        options = bench.suggestion(spec).options
-        return replace(spec, lr=options["lr"], opt={"final_lr": options["final_lr"], "gamma": options["gamma"]})
-
-    def other(optimizer: str, rate: str) -> Callable[[int], RunSpec]:
-        def make(seed: int) -> RunSpec:
-            spec = replace(base, seed=seed)
-            return replace(spec, optimizer=optimizer, lr=bench.suggestion(spec).options[rate])
-
-        return make
-
-    def fixed(spec: RunSpec) -> Callable[[int], RunSpec]:
-        return lambda seed: replace(spec, seed=seed)
-
-    def searched(method: str) -> Callable[[int], RunSpec]:
-        return lambda seed: replace(bench.searched(workload, base, method)[0], seed=seed)
-
-    table: dict[str, Callable[[int], RunSpec]] = {
-        "AdaBound, suggested": suggested,
-        "AdaBound, defaults": fixed(replace(base, opt={"gamma": float(f"{gamma:.6g}")})),
-        "Adam at the suggested lr": other("adam", "lr"),
-        "SGD at the suggested final_lr": other("sgdm-dampened", "final_lr"),
+def specs(name: str, seed: int, store: Store, data_dir: str) -> dict[str, RunSpec]:
+    """From a method to its run. The step sizes are suggested anew for each seed."""
+    base = RunSpec(**TASKS[name], seed=seed)
+    found = suggestions.read(base, store) or suggestions.compute(base, store, data_dir)
+    ours = with_rates(base, found)
+    table = {
+        OURS: ours,
+        DEFAULTS: base,
+        ADAM: replace(base, optimizer="adam", lr=ours.lr, opt=()),
+        SGDM: replace(base, optimizer="sgdm-dampened", lr=ours.options["final_lr"], opt=()),
     }
-    if real:
-        table["Adam, 0.001"] = fixed(replace(base, optimizer="adam", lr=1e-3))
-        if not base.text:
-            table["SGDM, 0.1"] = fixed(replace(base, optimizer="sgdm", lr=0.1))
-        return table
-    for method in ("sgd", "adam") if base.text else ("sgdm", "adagrad", "adam", "amsgrad"):
-        table[f"{method}, searched"] = searched(method)
-    for name, (path, lr) in PEERS.items():
-        if importlib.util.find_spec(path.partition(":")[0]):
-            table[f"{name}, tuning-free"] = fixed(replace(base, optimizer=path, lr=lr, opt=()))
+    if not base.text:
+        table[PLAIN_ADAM] = replace(base, optimizer="adam", lr=1e-3, opt=())
+        table[PLAIN_SGDM] = replace(base, optimizer="sgdm", lr=0.1, opt=())
     return table
 
 
-def report(bench: Bench, workload: str, seeds: int) -> dict[str, list[float]]:
-    """Run all methods, and print each as it is done."""
-    results: dict[str, list[float]] = {}
-    spec = None
-    print(f"\n| {workload} | mean ± deviation, {seeds} seeds | |\n| --- | --- | --- |", flush=True)
-    for name, make in methods(bench, workload).items():
-        specs = [make(seed) for seed in range(seeds)]
-        values = results[name] = [bench.final(spec) for spec in specs]
-        spec = specs[0]
-        deviation = statistics.stdev(values) if seeds > 1 else 0.0
-        rates = ", ".join(
-            f"{s.lr:.3g}" + (f"/{s.options['final_lr']:.3g}" if "final_lr" in s.options else "") for s in specs
-        )
-        print(f"| {name} | {statistics.fmean(values):.2f} ± {deviation:.2f} | {rates} |", flush=True)
-    assert spec is not None
-    ours = results["AdaBound, suggested"]
-    for name, values in results.items():
-        if decided_worse(ours, values, list(results.values()), spec.text):
-            print(f"\nAdaBound, suggested, is decided worse than {name}")
-    return results
+def final(spec: RunSpec, store: Store, data_dir: str) -> float:
+    """Test accuracy in percent, or perplexity, of the last epoch; the worst one possible if the run diverged."""
+    result = train(spec, store, data_dir=data_dir)
+    if result.state != "finished":
+        return math.inf if spec.text else 0.0
+    return float(result.metrics[-1][f"test_{spec.metric}"]) * (1 if spec.text else 100)
 
 
-def ranks(results: dict[str, list[float]], text: bool) -> dict[str, int]:
-    """Places by the mean; whoever diverged is last."""
-    losses = {name: statistics.fmean(values) * (1 if text else -1) for name, values in results.items()}
-    losses = {name: math.inf if math.isnan(loss) else loss for name, loss in losses.items()}
-    return {name: 1 + sum(other < loss for other in losses.values()) for name, loss in losses.items()}
+def bars(name: str, means: Results) -> dict[str, bool]:
+    """What the task has to show, and whether it does."""
+    ours, others = means[OURS], [value for method, value in means.items() if method != OURS]
+    if name == "ptb":
+        return {f"below {ADAM}": ours < means[ADAM], f"below {SGDM}": ours < means[SGDM]}
+    if name == "mnist":
+        return {"within 0.1 points of the best": ours >= max(others) - 0.1}
+    plain = max(means[PLAIN_ADAM], means[PLAIN_SGDM])
+    return {
+        f"at least {DEFAULTS}": ours >= means[DEFAULTS],
+        f"at least the better of {PLAIN_ADAM} and {PLAIN_SGDM}, less one point": ours >= plain - 1,
+    }
+
+
+def report(name: str, seeds: int, store: Store, data_dir: str) -> None:
+    """Train what is missing, and print a table and the bars."""
+    runs = [specs(name, seed, store, data_dir) for seed in track(range(seeds), f"{name}: suggestions")]
+    jobs = [(method, table[method]) for table in runs for method in table]
+    values: dict[str, list[float]] = {}
+    for method, spec in track(jobs, f"{name}: runs"):
+        values.setdefault(method, []).append(final(spec, store, data_dir))
+    print(f"\n| {name} | mean | seeds 0 to {seeds - 1} | lr / final_lr |\n| --- | --- | --- | --- |")
+    for method, results in values.items():
+        rates = [(table[method].lr, table[method].options.get("final_lr")) for table in runs]
+        shown = ", ".join(" / ".join(f"{rate:.3g}" for rate in pair if rate is not None) for pair in rates)
+        print(f"| {method} | {statistics.fmean(results):.2f} | {', '.join(f'{x:.2f}' for x in results)} | {shown} |")
+    for bar, met in bars(name, {method: statistics.fmean(results) for method, results in values.items()}).items():
+        print(f"\n{'met' if met else 'MISSED'}: {bar}")
+    found = [suggestions.read(RunSpec(**TASKS[name], seed=seed), store) for seed in range(seeds)]
+    print(f"\ncost of the suggestions: {[one.cost for one in found if one]} training steps\n", flush=True)
 
 
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", default=DEMO)
+    parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], default=list(TASKS))
+    parser.add_argument("--data-dir", required=True)
     parser.add_argument("--out", type=Path, default=Path("suggest-bench"))
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--data-dir")
+    parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
-    warnings.simplefilter("ignore")
-    bench = Bench(args.out, args.data_dir)
-    places: dict[str, list[int]] = {}
-    for workload in args.workloads:
-        results = report(bench, workload, args.seeds)
-        for name, rank in ranks(results, workload.startswith(("lstm", "ptb"))).items():
-            places.setdefault(name, []).append(rank)
-        costs = [bench.suggestion(RunSpec(**(REAL | DEMO)[workload], seed=seed)).cost for seed in range(args.seeds)]
-        print(f"\ncost: {costs} training steps")
-    print("\n| method | mean rank | workloads |\n| --- | --- | --- |")
-    for name, values in sorted(places.items(), key=lambda item: statistics.fmean(item[1])):
-        print(f"| {name} | {statistics.fmean(values):.2f} | {len(values)} |")
+    for name in args.tasks:
+        report(name, args.seeds, Store(args.out / "runs"), args.data_dir)
 
 
 if __name__ == "__main__":

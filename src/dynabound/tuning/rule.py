@@ -6,7 +6,9 @@ score is the mean loss of its last third.
 * ``lr``: the smallest rate of Adam whose loss falls at least :data:`SHARE` as far as at the best rate.
 * ``final_lr``: AdaBound itself is raced, its whole course compressed into the race. The rate of the least loss, times
   (length of a race / length of training)^:data:`HORIZON`.
-* ``gamma``: :data:`FAST` / steps, or :data:`SLOW` / steps if that race of AdaBound, at its best final rate, ends lower.
+* ``gamma``: :data:`FAST` / steps.
+* In a last race the bounds close slowly around the rate that Adam itself has. If it ends lower than all of AdaBound's
+  others, ``final_lr`` is that rate and ``gamma`` is :data:`SLOW` / steps.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ HORIZON = 0.25
 gradients are noisy. This is the middle."""
 FAST, SLOW = 10.0, 1.0
 """γ·steps. FAST: the bounds are a factor of 2 from ``final_lr`` after a tenth of the training, 10 % at its end. SLOW:
-a factor of 2 at the end, for losses that Adam lowers faster than SGD throughout."""
+a factor of 2 at the end, for losses that Adam lowers faster than SGD throughout, as with batch normalization in a
+training of a few hundred steps."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class Race:
     """One short training."""
 
     tests: str
-    """What was varied: "lr" (by Adam), "final_lr" or "gamma" (by AdaBound, its course compressed into the race)."""
+    """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "slow": that with slow bounds."""
     rate: float
-    """The value of what was varied; for "gamma", γ times the length of the race."""
+    """``lr`` of Adam, ``final_lr`` of AdaBound."""
     losses: tuple[float, ...]
     """The loss of every step; the last one is not finite if the race was stopped there."""
     repeat: int = 0
@@ -150,10 +153,11 @@ def least(scores: Scores) -> float:
 def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float, float]:
     """``lr``, ``final_lr`` and ``gamma`` from the races of one repeat, judged by ``part`` of the last third of each."""
     lengths = {race.tests: max(len(other.losses) for other in races if other.tests == race.tests) for race in races}
-    scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}, "gamma": {}}
+    scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}, "slow": {}}
     for race in races:
         scores[race.tests][race.rate] = score(race.losses, part)
     lr = smallest_sufficient(scores["lr"], score(untrained[: lengths["lr"]], part))
-    final_lr = least(scores["final_lr"]) * (lengths["final_lr"] / steps) ** HORIZON
-    closed = FAST if min(scores["final_lr"].values()) <= scores["gamma"][SLOW] else SLOW
-    return lr, final_lr, closed / steps
+    [(adams_rate, slow)] = scores["slow"].items()
+    if slow < min(scores["final_lr"].values()):
+        return lr, adams_rate, SLOW / steps
+    return lr, least(scores["final_lr"]) * (lengths["final_lr"] / steps) ** HORIZON, FAST / steps

@@ -19,7 +19,7 @@ __all__ = ["Progress", "Racer", "Rates", "SuggestError", "check", "search"]
 Progress = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
-_BUDGET = 600  # training steps, at most
+_BUDGET = 600  # training steps, at most; of shorter trainings twice as many as they have
 _ADAM_RACES, _ADABOUND_RACES = 6, 6  # at most; the latter share what the former leave, and are about twice as long
 _UNITS = 16  # a race of Adam takes one of them
 _FEWEST_STEPS = 6  # of a race
@@ -86,7 +86,7 @@ def check(steps: int, budget: int | None, repeats: int, options: Mapping[str, An
     fewest = _UNITS * _FEWEST_STEPS
     if steps < fewest:
         raise ValueError(f"steps={steps!r}: must be >= {fewest}; shorter trainings leave the bounds no time to close")
-    budget = min(_BUDGET, steps) if budget is None else budget
+    budget = min(_BUDGET, 2 * steps) if budget is None else budget
     if budget < fewest:
         raise ValueError(f"budget={budget!r}: must be >= {fewest}, {_FEWEST_STEPS} steps for the shortest race")
     if repeats < 1:
@@ -147,14 +147,15 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
     best = min(scores, key=scores.__getitem__)
     _check_fall(untrained, races, scores)
     lr, rest = rule.smallest_sufficient(scores, start), (budget - racer.cost + before) // _ADABOUND_RACES
-    tried = rule.explore(
+    nearest = min(guesses, key=lambda rate: abs(math.log(rate / lr)))
+    rule.explore(
         lambda final_lr: race("final_lr", final_lr, rest, Rates(lr, final_lr, rule.FAST / rest)),
         guesses[best],
         rule.has_inner_least,
         _ADABOUND_RACES - 1,
     )
-    final_lr = min(tried, key=tried.__getitem__)
-    race("gamma", rule.SLOW, rest, Rates(lr, final_lr, rule.SLOW / rest))
+    adams_rate = guesses[nearest] * lr / nearest
+    race("slow", adams_rate, rest, Rates(lr, adams_rate, rule.SLOW / rest))
     return untrained, races
 
 

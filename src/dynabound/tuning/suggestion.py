@@ -64,21 +64,33 @@ class Suggestion:
         """Each number in a sentence or two."""
         rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
         lr, final_lr = self.arguments
+        [(adams, slow)] = self.scores("slow").items()
         lines = [
             f"{lr} = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
             f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
             "race is shorter than training and prefers larger rates.",
             f"{final_lr} = {self.final_lr:.3g}: AdaBound with that {lr}, its whole course compressed into {long} "
-            f"steps, ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. Taken: the least of the parabola "
-            f"through the best three, times ({long}/{self.steps})^{rule.HORIZON:g}, because a longer training needs a "
-            "smaller rate.",
-            f"gamma = {self.gamma:.3g}: with {rule.FAST:g}/steps (the bounds are a factor of 2 from {final_lr} after a "
-            f"tenth of the training) AdaBound ended at {min(finals.values()):.4g}, with {rule.SLOW:g}/steps (only at "
-            f"its end) at {self.scores('gamma')[rule.SLOW]:.4g}. Taken: the lower.",
+            f"steps, ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow)}",
+            f"gamma = {self.gamma:.3g}: {self.gamma * self.steps:.2g}/steps. The bounds are a factor of 2 from "
+            f"{final_lr} after {1 / (self.gamma * self.steps):.0%} of the training.",
             f"Spread: judged on every other batch, {lr} differs by a factor of {self.spread['lr']:.2g}, {final_lr} by "
             f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
         ]
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+    def _taken(self, adams_rate: float, slow: float) -> str:
+        """Which final rate was taken, and why."""
+        finals, long = self.scores("final_lr"), self.length("final_lr")
+        if slow < min(finals.values()):
+            return (
+                f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended lower: at "
+                f"{slow:.4g}. Taken: that rate, and slow bounds."
+            )
+        return (
+            f"Taken: the least of the parabola through the best three, times ({long}/{self.steps})^{rule.HORIZON:g}, "
+            "because a longer training needs a smaller rate. Bounds that close slowly around the rate that Adam itself "
+            f"has, {adams_rate:.3g}, ended at {slow:.4g}."
+        )
 
     def _fall(self, tests: str) -> str:
         """From where to where the loss fell, and from which rate on it did not."""

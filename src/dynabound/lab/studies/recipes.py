@@ -59,6 +59,7 @@ SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "resnet34": (DEFAULTS["AMSBound"],),
         "densenet121": ("AdaGrad", "AMSGrad", "AMSBound", *REFERENCES),
         "lstm-1": (DEFAULTS["AMSBound"],),
+        "lstm-2": ("SGD", "Adam", "AdaBound", "AMSBound", *DEFAULTS.values()),
         "lstm-3": tuple(DEFAULTS.values()),
     }
 }
@@ -272,6 +273,7 @@ STUDIES: dict[str, Study] = {
             + _untuned("DenseNet-121", "densenet121", _SIX[:4])
             + _untuned("ResNet-34", "resnet34", _SIX[:4])
             + tuple(row for n in (1, 2, 3) for row in _untuned(f"L{n}: {n}-layer LSTM", f"lstm-{n}", _FOUR[:2])),
+            seeds=dict(demo=5, laptop=3, paper=3),
             splits=("test",),
             ours=True,
         ),

@@ -29,7 +29,7 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
         "resnet34-rates": dict(
             **_RESNET, task="digits", width=1 / 16, batch_size=64, examples=320, epochs=60, rates=True
         ),
-        **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 3)},
+        **{f"lstm-{n}": {**_DEMO_LSTM, "layers": n} for n in (1, 2, 3)},
     },
     "laptop": {
         "perceptron": dict(task="mnist", hidden=100, epochs=20),
@@ -87,6 +87,7 @@ FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
             amsgrad=dict(lr=0.05, betas=(0.9, 0.99)),
         ),
         "lstm-1": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
+        "lstm-2": dict(sgd=dict(lr=20.0), adam=dict(lr=0.005)),
         "lstm-3": dict(sgd=dict(lr=20.0), adam=dict(lr=0.05)),
     },
     "laptop": {},
