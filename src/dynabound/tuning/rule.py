@@ -6,6 +6,7 @@ score is the mean loss of its last third.
 * ``lr``: the smallest rate of Adam whose loss falls at least :data:`SHARE` as far as at the best rate.
 * ``final_lr``: AdaBound itself is raced, its whole course compressed into the race. The rate of the least loss, times
   (length of a race / length of training)^:data:`HORIZON`.
+* ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends significantly lower with it.
 * ``gamma``: :data:`FAST` / steps.
 * In a last race the bounds close slowly around the rate that Adam itself has. If it ends lower than all of AdaBound's
   others, ``final_lr`` is that rate and ``gamma`` is :data:`SLOW` / steps.
@@ -22,15 +23,15 @@ __all__ = ["FACTOR", "FAST", "HORIZON", "SHARE", "SLOW", "Race", "decide", "expl
 
 FACTOR = math.sqrt(10)
 """Between neighbouring rates."""
-SHARE = 0.5
+SHARE = 2 / 3
 """Of the fall at Adam's best rate. A race is shorter than training, so its best rate is too large for training; and the
 curve is flat there, which makes the best rate an accident."""
 HORIZON = 0.25
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. This is the middle."""
-FAST, SLOW = 10.0, 1.0
+FAST, SLOW = 10.0, 0.25
 """γ·steps. FAST: the bounds are a factor of 2 from ``final_lr`` after a tenth of the training, 10 % at its end. SLOW:
-a factor of 2 at the end, for losses that Adam lowers faster than SGD throughout, as with batch normalization in a
+a factor of 5 at the end, for losses that Adam lowers faster than SGD throughout, as with batch normalization in a
 training of a few hundred steps."""
 
 
@@ -39,9 +40,10 @@ class Race:
     """One short training."""
 
     tests: str
-    """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "slow": that with slow bounds."""
+    """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "raised": that at the best final
+    rate, with a larger lr. "slow": that with slow bounds."""
     rate: float
-    """``lr`` of Adam, ``final_lr`` of AdaBound."""
+    """``lr`` for "lr" and "raised", ``final_lr`` for the others."""
     losses: tuple[float, ...]
     """The loss of every step; the last one is not finite if the race was stopped there."""
     repeat: int = 0
@@ -118,8 +120,8 @@ def smallest_sufficient(scores: Scores, start: float) -> float:
 
     Between two rates the score is taken as linear in the logarithm of the rate.
 
-    >>> smallest_sufficient({0.1: 5.0, 1.0: 3.0, 10.0: 1.0, 100.0: 4.0}, start=7.0)      # half of the fall is to 4
-    0.316...
+    >>> smallest_sufficient({0.1: 5.0, 1.0: 2.0, 10.0: 1.0, 100.0: 4.0}, start=7.0)      # two thirds of the fall: to 3
+    0.464...
     """
     rates, limit = sorted(scores), _limit(scores, start)
     index = rates.index(min(rates, key=scores.__getitem__))
@@ -150,14 +152,23 @@ def least(scores: Scores) -> float:
     return float(best * (rates[index + 1] / best) ** shift)
 
 
+def raise_pays(races: Sequence[Race], part: slice = slice(None)) -> bool:
+    """Whether AdaBound ends significantly lower with the raised ``lr``."""
+    raised = next(race.losses for race in races if race.tests == "raised")
+    before = min((race.losses for race in races if race.tests == "final_lr"), key=score)
+    return math.isfinite(raised[-1]) and falls(last_third(before)[part], last_third(raised)[part])
+
+
 def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float, float]:
     """``lr``, ``final_lr`` and ``gamma`` from the races of one repeat, judged by ``part`` of the last third of each."""
     lengths = {race.tests: max(len(other.losses) for other in races if other.tests == race.tests) for race in races}
-    scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}, "slow": {}}
+    scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}, "raised": {}, "slow": {}}
     for race in races:
         scores[race.tests][race.rate] = score(race.losses, part)
     lr = smallest_sufficient(scores["lr"], score(untrained[: lengths["lr"]], part))
+    if raise_pays(races, part):
+        lr *= FACTOR
     [(adams_rate, slow)] = scores["slow"].items()
-    if slow < min(scores["final_lr"].values()):
+    if slow < min(*scores["final_lr"].values(), *scores["raised"].values()):
         return lr, adams_rate, SLOW / steps
     return lr, least(scores["final_lr"]) * (lengths["final_lr"] / steps) ** HORIZON, FAST / steps

@@ -20,7 +20,7 @@ Progress = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET = 600  # training steps, at most; of shorter trainings twice as many as they have
-_ADAM_RACES, _ADABOUND_RACES = 6, 6  # at most; the latter share what the former leave, and are about twice as long
+_ADAM_RACES, _ADABOUND_RACES = 6, 7  # at most; the latter share what the former leave, and are about twice as long
 _UNITS = 16  # a race of Adam takes one of them
 _FEWEST_STEPS = 6  # of a race
 _FEWEST_BATCHES = 5
@@ -147,15 +147,18 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
     best = min(scores, key=scores.__getitem__)
     _check_fall(untrained, races, scores)
     lr, rest = rule.smallest_sufficient(scores, start), (budget - racer.cost + before) // _ADABOUND_RACES
-    nearest = min(guesses, key=lambda rate: abs(math.log(rate / lr)))
-    rule.explore(
+    finals = rule.explore(
         lambda final_lr: race("final_lr", final_lr, rest, Rates(lr, final_lr, rule.FAST / rest)),
         guesses[best],
         rule.has_inner_least,
-        _ADABOUND_RACES - 1,
+        _ADABOUND_RACES - 2,
     )
-    adams_rate = guesses[nearest] * lr / nearest
-    race("slow", adams_rate, rest, Rates(lr, adams_rate, rule.SLOW / rest))
+    final_lr, raised = min(finals, key=finals.__getitem__), lr * rule.FACTOR
+    race("raised", raised, rest, Rates(raised, final_lr, rule.FAST / rest))
+    start_lr = raised if rule.raise_pays(races) else lr
+    nearest = min(guesses, key=lambda rate: abs(math.log(rate / start_lr)))
+    adams_rate = guesses[nearest] * start_lr / nearest
+    race("slow", adams_rate, rest, Rates(start_lr, adams_rate, rule.SLOW / rest))
     return untrained, races
 
 

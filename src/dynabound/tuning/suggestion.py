@@ -64,19 +64,29 @@ class Suggestion:
         """Each number in a sentence or two."""
         rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
         lr, final_lr = self.arguments
-        [(adams, slow)] = self.scores("slow").items()
+        [(adams, slow)], closed = self.scores("slow").items(), self.gamma * self.steps
         lines = [
             f"{lr} = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
             f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
-            "race is shorter than training and prefers larger rates.",
-            f"{final_lr} = {self.final_lr:.3g}: AdaBound with that {lr}, its whole course compressed into {long} "
-            f"steps, ended lowest at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow)}",
-            f"gamma = {self.gamma:.3g}: {self.gamma * self.steps:.2g}/steps. The bounds are a factor of 2 from "
-            f"{final_lr} after {1 / (self.gamma * self.steps):.0%} of the training.",
+            f"race is shorter than training and prefers larger rates. {self._raised()}",
+            f"{final_lr} = {self.final_lr:.3g}: AdaBound, its whole course compressed into {long} steps, ended lowest "
+            f"at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow)}",
+            f"gamma = {self.gamma:.3g}: {closed:.2g}/steps. At the end of the training the bounds are a factor of "
+            f"{1 + 1 / closed:.2g} from {final_lr}.",
             f"Spread: judged on every other batch, {lr} differs by a factor of {self.spread['lr']:.2g}, {final_lr} by "
             f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
         ]
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
+
+    def _raised(self) -> str:
+        """Whether the rate was raised, and why."""
+        first = [race for race in self.races if not race.repeat]
+        [(rate, loss)] = self.scores("raised").items()
+        pays = rule.raise_pays(first)
+        return (
+            f"AdaBound {'ended' if pays else 'did not end'} significantly lower at {rate:.3g} ({loss:.4g}): "
+            f"{'raised to that' if pays else 'not raised'}."
+        )
 
     def _taken(self, adams_rate: float, slow: float) -> str:
         """Which final rate was taken, and why."""
