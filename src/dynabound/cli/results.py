@@ -28,13 +28,17 @@ from dynabound.lab.train import Progress
 from dynabound.lab.verify import POINTS, RATIO, Outcome, sample
 from dynabound.lab.verify import verify as train_again
 
-__all__ = ["Names", "OutDir", "Scale", "print_report", "report", "verify"]
+__all__ = ["AddTo", "Names", "OutDir", "Scale", "print_report", "report", "verify"]
 
 Names = Annotated[
     list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all of the paper's).", argument=True))
 ]
 Scale = Annotated[str, typer.Option(**one_of(SCALES, "Size of the experiments."))]
 OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the figures and the report.")]
+AddTo = Annotated[
+    Path | None,
+    typer.Option("--add-to", metavar="LEDGER", help="At the end add the studies' ended runs to a ledger."),
+]
 
 
 @examples(
@@ -42,6 +46,7 @@ OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the fig
     "dynabound report mnist cifar10 --json",
     "dynabound report cifar10 --scale laptop --results results --out page",
     "dynabound report --results results --markdown docs/results.md",
+    "dynabound report mnist --scale paper --add-to results",
 )
 def report(
     studies: Names = None,
@@ -53,14 +58,15 @@ def report(
         Path | None,
         typer.Option(metavar="FILE", help="With --results: write all scales of the ledger as Markdown, no page."),
     ] = None,
+    add_to: AddTo = None,
     out: OutDir = Path("reproduction"),
     as_json: Json = False,
 ) -> None:
     """Write the report of the stored runs, without running any.
 
-    With --results the runs are those of a ledger: a folder of ended runs as plain text, which reproduce --add-to
-    fills. --markdown writes one file about all studies and scales that the ledger has, with its figures in the folder
-    figures beside it; --scale and --out have no effect then.
+    With --results the runs are those of a ledger: a folder of ended runs as plain text, which --add-to fills, here or
+    in reproduce. --markdown writes one file about all studies and scales that the ledger has, with its figures in the
+    folder figures beside it; --scale and --out have no effect then.
     """
     chosen = choose(studies or [], scale)
     if markdown:
@@ -78,7 +84,7 @@ def report(
                 f"{results}: has no runs of {', '.join(s.name for s in chosen)} at {scale} scale; see --scale"
             )
         raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
-    print_report(chosen, scale, out, as_json)
+    print_report(chosen, scale, out, add_to, as_json)
 
 
 def _markdown(studies: Sequence[Study], results: Path, path: Path) -> None:
@@ -90,12 +96,15 @@ def _markdown(studies: Sequence[Study], results: Path, path: Path) -> None:
     echo(f"the results: {path}, with {figures} figures in {path.parent / 'figures'}")
 
 
-def print_report(chosen: Sequence[Study], scale: str, out: Path, as_json: bool) -> None:
-    """Write the page, and print a table of verdicts."""
+def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | None, as_json: bool) -> None:
+    """Write the page, print a table of verdicts, and add the runs to a ledger."""
     from dynabound.lab.report import html, summary
 
     report = summary.build(chosen, scale, out)
     path = html.write(report, out)
+    if add_to:
+        added = reuse.add(chosen, scale, Store(out / "runs"), Ledger(add_to))
+        echo(f"added to {add_to}: {added} runs and suggestions", err=True)
     if as_json:
         plain = [html.as_dict(study) for study in report.studies]
         echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))

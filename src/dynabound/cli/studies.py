@@ -15,7 +15,7 @@ from dynabound.cli.errors import CommandError
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.plan import print_dry_run, print_plan
 from dynabound.cli.progress import board
-from dynabound.cli.results import Names, OutDir, Scale, print_report
+from dynabound.cli.results import AddTo, Names, OutDir, Scale, print_report
 from dynabound.cli.tables import echo, echo_json
 from dynabound.lab.describe import describe
 from dynabound.lab.engines.base import cores
@@ -63,9 +63,7 @@ def reproduce(
     reuse: Annotated[
         Path | None, typer.Option(metavar="LEDGER", help="First take ended runs from a ledger, such as results.")
     ] = None,
-    add_to: Annotated[
-        Path | None, typer.Option(metavar="LEDGER", help="At the end add the studies' ended runs to a ledger.")
-    ] = None,
+    add_to: AddTo = None,
     out: OutDir = _OUT,
     as_json: Json = False,
 ) -> None:
@@ -108,10 +106,7 @@ def reproduce(
     )
     if any(not study.rows for study in chosen):
         _run_theory(out / "theory", as_json)
-    print_report(chosen, scale, out, as_json)
-    if add_to:
-        added = ledgers.add(chosen, scale, store, Ledger(add_to))
-        echo(f"added to {add_to}: {added} runs and suggestions", err=True)
+    print_report(chosen, scale, out, add_to, as_json)
     if failed:
         echo(f"{failed} runs failed; the report shows why; run the same command again to retry them", err=True)
         raise typer.Exit(1)

@@ -27,7 +27,8 @@ from dynabound.lab.studies.recipes import DEFAULTS, Study
 __all__ = ["build", "write"]
 
 _COMPARED = ("mnist", "cifar10", "ptb")
-_LEFT_OUT = ("learning-rates", "theory")  # they need checkpoints, or no runs
+_LEFT_OUT = ("learning-rates", "theory", "suggest")
+"""Studies that need checkpoints, or no runs, or have a page of their own."""
 _OUTCOMES = {HOLDS: "better", FAILS: "worse"}
 _TASKS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
 
@@ -68,23 +69,36 @@ def write(studies: Sequence[Study], ledger: Ledger, path: Path) -> int:
 def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFigure]]:
     """The text, and the figures that it shows."""
     parts: list[str] = []
-    duels: list[tuple[str, Mapping[str, Curve]]] = []
+    panels: list[tuple[str, Mapping[str, Curve]]] = []
     figures: list[ReportFigure] = []
     for scale in reversed(SCALES):
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "runs")
-            reuse.take([study for study in studies if study.rows], scale, store, ledger)
-            for study in (study for study in studies if study.name not in _LEFT_OUT):
-                found = curves(study, scale, store)
-                if not any(curve.ended for curve in found):
-                    continue
-                (report,) = summary.build([study], scale, Path(folder)).studies
-                text, drawn = _section(report, scale, ledger)
-                parts.append(text)
-                figures += drawn
-                if study.name in _COMPARED:
-                    duels += _panels(found, scale)
-    return "\n".join([*_introduction(ledger), *_duels(duels), *parts]), figures
+            chosen = [study for study in studies if study.name not in _LEFT_OUT]
+            reuse.take(chosen, scale, store, ledger)
+            found = {study.name: curves(study, scale, store) for study in chosen}
+            shown = [study for study in chosen if _shown(study, found[study.name])]
+            report = summary.build(shown, scale, Path(folder))
+        for study in shown:
+            panels += _panels(found[study.name], scale) if study.name in _COMPARED else []
+        parts += _questions(report)
+        for each in report.studies:
+            text, drawn = _section(each, scale, ledger)
+            parts.append(text)
+            figures += drawn
+    return "\n".join([*_introduction(ledger), *_duels(panels), *parts]), figures
+
+
+def _shown(study: Study, found: Sequence[Curve]) -> bool:
+    """Whether there is something to show: one curve of a comparison, or all curves of another study."""
+    return (any if study.name in _COMPARED else all)(curve.ended for curve in found)
+
+
+def _questions(report: summary.Report) -> Iterator[str]:
+    if report.questions:
+        yield f"## In short, {report.scale} scale\n"
+        yield from (f"- **{_plain(each.question)}** {_plain(each.answer)}" for each in report.questions)
+        yield ""
 
 
 def _introduction(ledger: Ledger) -> Iterator[str]:
@@ -180,7 +194,7 @@ def _section(report: StudyReport, scale: str, ledger: Ledger) -> tuple[str, list
 
 
 def _tables(report: StudyReport) -> Iterator[str]:
-    for table in report.tables:
+    for table in (table for table in report.tables if any(row.final is not None for row in table.rows)):
         yield f"{table.name}, {table.metric}, mean ± standard deviation of one run:\n"
         yield "| method | settings | last epoch, test | best epoch, test | last epoch, training | rank |"
         yield "| --- | --- | --- | --- | --- | --- |"
