@@ -173,5 +173,5 @@ def test_a_run_that_diverged_at_once_has_no_metrics(tmp_path):
 
 def test_a_file_is_not_a_ledger(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(LabError, match="is not a folder; a ledger is a folder of .jsonl files"):
+    with pytest.raises(LabError, match="is not a folder; a ledger is a folder of"):
         Ledger(tmp_path / "file")

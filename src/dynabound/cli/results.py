@@ -80,9 +80,8 @@ def report(
         reuse.take(chosen, scale, Store(out / "runs"), ledger)
     if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
         if results:
-            raise LabError(
-                f"{results}: has no runs of {', '.join(s.name for s in chosen)} at {scale} scale; see --scale"
-            )
+            names = ", ".join(study.name for study in chosen)
+            raise LabError(f"{results}: has no runs of {names} at {scale} scale; give another --scale")
         raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
     print_report(chosen, scale, out, add_to, as_json)
 

@@ -20,8 +20,9 @@ from dynabound.lab.report.suggested import tuning_steps
 from dynabound.lab.report.summary import StudyReport
 from dynabound.lab.report.verdicts import FAILS, HOLDS, Check, judge
 from dynabound.lab.spec import SCALES
-from dynabound.lab.store import Store
+from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import reuse
+from dynabound.lab.studies.plan import plan
 from dynabound.lab.studies.recipes import DEFAULTS, Study
 
 __all__ = ["build", "write"]
@@ -71,7 +72,8 @@ def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFig
     parts: list[str] = []
     panels: list[tuple[str, Mapping[str, Curve]]] = []
     figures: list[ReportFigure] = []
-    for scale in reversed(SCALES):
+    scales = {entry.spec.scale for entry in ledger.entries().values()}
+    for scale in (scale for scale in reversed(SCALES) if scale in scales):
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "runs")
             chosen = [study for study in studies if study.name not in _LEFT_OUT]
@@ -79,6 +81,7 @@ def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFig
             found = {study.name: curves(study, scale, store) for study in chosen}
             shown = [study for study in chosen if _shown(study, found[study.name])]
             report = summary.build(shown, scale, Path(folder))
+            parts += _under_way(chosen, scale, store)
         for study in shown:
             panels += _panels(found[study.name], scale) if study.name in _COMPARED else []
         parts += _questions(report)
@@ -94,6 +97,15 @@ def _shown(study: Study, found: Sequence[Curve]) -> bool:
     return (any if study.name in _COMPARED else all)(curve.ended for curve in found)
 
 
+def _under_way(studies: Sequence[Study], scale: str, store: Store) -> Iterator[str]:
+    """The comparisons that lack runs."""
+    for study in (study for study in studies if study.name in _COMPARED):
+        states = {run.spec.name: run.state for run in plan([study], scale, store)}
+        ended = sum(state in ENDED for state in states.values())
+        if 0 < ended < len(states):
+            yield f"Not complete yet: {study.title}, {scale} scale, with {ended} of at least {len(states)} runs.\n"
+
+
 def _questions(report: summary.Report) -> Iterator[str]:
     if report.questions:
         yield f"## In short, {report.scale} scale\n"
@@ -104,9 +116,7 @@ def _questions(report: summary.Report) -> Iterator[str]:
 def _introduction(ledger: Ledger) -> Iterator[str]:
     entries = ledger.entries().values()
     states = [f"{sum(e.state == state for e in entries)} {state}" for state in sorted({e.state for e in entries})]
-    machines = sorted({", ".join(_plain(str(session.get(key))) for key in ("cpu", "platform"))
-                       + f"; torch {_plain(str(session.get('torch')))}"
-                       for entry in entries for session in entry.environment[-1:]})  # fmt: skip
+    machines = sorted({_machine(entry.environment[-1]) for entry in entries})
     seconds = sum(line["seconds"] for entry in entries for line in entry.metrics)
     yield "# Results\n"
     yield (
@@ -119,6 +129,11 @@ def _introduction(ledger: Ledger) -> Iterator[str]:
     yield f"dynabound verify --results {ledger.root.name} --sample 3       # train some of the runs again and compare"
     yield "```\n"
     yield f"Trained on: {'; '.join(machines)}.\n"
+
+
+def _machine(session: Mapping[str, object]) -> str:
+    cpu = session.get("cpu", "a CPU that was not recorded")
+    return _plain(f"{cpu}, {session.get('platform')}, torch {session.get('torch')}")
 
 
 def _panels(found: Sequence[Curve], scale: str) -> list[tuple[str, Mapping[str, Curve]]]:
