@@ -19,7 +19,7 @@ def run(*arguments):
     return CliRunner().invoke(app, arguments)
 
 
-@pytest.mark.parametrize("command", ["train", "tune", "reproduce", "report"])
+@pytest.mark.parametrize("command", ["train", "tune", "reproduce", "report", "verify"])
 def test_every_option_has_a_help_text(command):
     group = get_command(app)
     with group.make_context("dynabound", [], resilient_parsing=True) as context:

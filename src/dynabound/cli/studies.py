@@ -1,8 +1,7 @@
-"""``dynabound reproduce``, ``tune`` and ``report``."""
+"""``dynabound reproduce`` and ``tune``."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,37 +9,33 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
-from rich.table import Table
 
 from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
 from dynabound.cli.errors import CommandError
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.plan import print_dry_run, print_plan
 from dynabound.cli.progress import board
+from dynabound.cli.results import AddTo, Names, OutDir, Scale, print_report
 from dynabound.cli.tables import echo, echo_json
-from dynabound.cli.tables import show as _print
 from dynabound.lab.describe import describe
 from dynabound.lab.engines.base import cores
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
+from dynabound.lab.ledger import Ledger
 from dynabound.lab.report.statistics import mean, std
-from dynabound.lab.spec import SCALES, RunSpec
-from dynabound.lab.store import Store
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import drive, simulate
 from dynabound.lab.studies import plan as plans
+from dynabound.lab.studies import reuse as ledgers
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import losses, read
-from dynabound.lab.studies.recipes import STUDIES, Study, choose, seeded
+from dynabound.lab.studies.recipes import Study, choose, seeded
 from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search
 
-__all__ = ["report", "reproduce", "tune"]
+__all__ = ["reproduce", "tune"]
 
-Names = Annotated[
-    list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all of the paper's).", argument=True))
-]
-Scale = Annotated[str, typer.Option(**one_of(SCALES, "Size of the experiments."))]
-OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the figures and the report.")]
 _OUT = Path("reproduction")
 
 
@@ -49,6 +44,7 @@ _OUT = Path("reproduction")
     "dynabound reproduce mnist --scale laptop --data-dir DIR",
     "dynabound reproduce --scale paper --plan --workers 64",
     "dynabound reproduce --engine ray --address auto --device cuda",
+    "dynabound reproduce cifar10 --scale laptop --reuse results --add-to results",
 )
 @expand(engine=Fields(EngineOptions))
 def reproduce(
@@ -64,12 +60,19 @@ def reproduce(
     tflops: Annotated[
         float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")
     ] = None,
+    reuse: Annotated[
+        Path | None, typer.Option(metavar="LEDGER", help="First take ended runs from a ledger, such as results.")
+    ] = None,
+    add_to: AddTo = None,
     out: OutDir = _OUT,
     as_json: Json = False,
 ) -> None:
     """Run the paper's experiments, all or some, and write the report.
 
     The study "suggest" is our own, and runs only if it is named.
+
+    A ledger is a folder of ended runs as plain text. --reuse takes those that the studies need from it, instead of
+    training them; --add-to adds what is new. Runs that others trained are taken as they are; verify checks them.
 
     Safe to interrupt: run the same command again to resume.
     """
@@ -91,6 +94,8 @@ def reproduce(
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
         print_dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
         return
+    if reuse and _take(chosen, scale, out, Ledger(reuse)):
+        specs = []  # nothing is left to train: no data set is needed
     _check(specs, place, EngineOptions(**engine), out)
     failed = _run(
         lambda loss: plans.wanted(chosen, scale, store, loss),
@@ -101,10 +106,19 @@ def reproduce(
     )
     if any(not study.rows for study in chosen):
         _run_theory(out / "theory", as_json)
-    _report([study.name for study in chosen], scale, out, as_json)
+    print_report(chosen, scale, out, add_to, as_json)
     if failed:
         echo(f"{failed} runs failed; the report shows why; run the same command again to retry them", err=True)
         raise typer.Exit(1)
+
+
+def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> bool:
+    """Copy the ledger's runs into ``out``; return whether these are all."""
+    ledger.require()
+    drive.check((), out, None)
+    store = Store(out / "runs")
+    echo(f"taken from {ledger.root}: {ledgers.take(chosen, scale, store, ledger)} runs", err=True)
+    return all(run.state in ENDED for run in plans.plan(chosen, scale, store))
 
 
 def _engine(options: EngineOptions, modules: Sequence[str] = ()) -> LocalEngine | RayEngine:
@@ -202,41 +216,6 @@ def _run_theory(folder: Path, quiet: bool) -> None:
                 bar.update(task, completed=done, total=total)
 
             theorems.play(name, folder, progress)
-
-
-@examples("dynabound report --out reproduction", "dynabound report mnist cifar10 --json")
-def report(
-    studies: Names = None,
-    scale: Scale = "demo",
-    out: OutDir = _OUT,
-    as_json: Json = False,
-) -> None:
-    """Write the report of the stored runs, without running any."""
-    chosen = choose(studies or [], scale)
-    if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
-        raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
-    _report([study.name for study in chosen], scale, out, as_json)
-
-
-def _report(names: list[str], scale: str, out: Path, as_json: bool) -> None:
-    from dynabound.lab.report import html, summary
-
-    report = summary.build([STUDIES[name] for name in names], scale, out)
-    path = html.write(report, out)
-    if as_json:
-        plain = [html.as_dict(study) for study in report.studies]
-        echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
-        return
-    table = Table(box=None, header_style="bold")
-    for column in ("study", "verdict", "the paper's claims", "runs"):
-        table.add_column(column)
-    for study in report.studies:
-        counts = html.paper_claims(study)
-        comparable = sum(counts.values()) - counts["none"]
-        states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
-        table.add_row(study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states)
-    _print(table)
-    echo(f"the report: {path}")
 
 
 @examples(

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints import file, lock
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
+from dynabound.lab.checksums import parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
 from dynabound.lab.spec import RunSpec
 
@@ -125,7 +126,7 @@ class Run:
 
     def _stored_status(self) -> dict[str, Any]:
         try:
-            status = _verified(_parse_json(read_regular(self.folder / "status.json"), dict), _OLD_STATUS)
+            status = verified(parse_json(read_regular(self.folder / "status.json"), dict), _OLD_STATUS)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -144,7 +145,7 @@ class Run:
         expected = self._expected("metrics_sha256"), self._expected("epochs")
         try:
             contents = read_regular(path)
-            lines = [_parse_json(line, dict) for line in contents.splitlines()]
+            lines = [parse_json(line, dict) for line in contents.splitlines()]
             if expected[0] in (None, hashlib.sha256(contents).hexdigest()) and expected[1] in (None, len(lines)):
                 return lines
         except FileNotFoundError:
@@ -168,13 +169,13 @@ class Run:
     def environment(self) -> list[dict[str, Any]]:
         """What each session of the run ran on; a damaged entry is left out."""
         try:
-            entries = _parse_json(read_regular(self.folder / "environment.json"), list)
+            entries = parse_json(read_regular(self.folder / "environment.json"), list)
         except (OSError, DamagedError):
             return []
         sessions = []
         for entry in entries:
             with contextlib.suppress(DamagedError):
-                sessions.append(_verified(entry, _OLD_SESSION))
+                sessions.append(verified(entry, _OLD_SESSION))
         return sessions
 
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
@@ -204,7 +205,7 @@ class Run:
         """Write what is known before training: spec, status and environment."""
         sessions = self.environment()
         self._write("spec.json", (spec.to_json() + "\n").encode())
-        self._write("environment.json", _json([_signed(each) for each in (*sessions, session)]))
+        self._write("environment.json", _json([signed(each) for each in (*sessions, session)]))
         self.write_status("running")
 
     def write_status(self, state: str, **details: Any) -> None:
@@ -213,7 +214,7 @@ class Run:
         if state != "running":  # until then the metrics change without the status
             with contextlib.suppress(OSError):
                 status["metrics_sha256"] = hashlib.sha256(read_regular(self.folder / "metrics.jsonl")).hexdigest()
-        self._write("status.json", _json(_signed(status)))
+        self._write("status.json", _json(signed(status)))
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
@@ -283,29 +284,3 @@ class Run:
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
-
-
-def _signed(fields: dict[str, Any]) -> dict[str, Any]:
-    """``fields`` and their checksum."""
-    return {**fields, "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
-
-
-def _verified(entry: Any, unsigned: frozenset[str]) -> dict[str, Any]:
-    """The fields of :func:`_signed`; DamagedError if they changed, or have no checksum and keys beyond ``unsigned``."""
-    if not isinstance(entry, dict):
-        raise DamagedError(f"holds a {type(entry).__name__}, not a dict")
-    fields = {key: value for key, value in entry.items() if key != "sha256"}
-    if entry != _signed(fields) if "sha256" in entry else not unsigned.issuperset(fields):
-        raise DamagedError("its checksum does not match")
-    return fields
-
-
-def _parse_json(contents: bytes, kind: type) -> Any:
-    """JSON of the expected type; DamagedError for anything else, also for numbers and nesting beyond all reason."""
-    try:
-        value = json.loads(contents)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"is not JSON ({str(error)[:80]})") from error
-    if not isinstance(value, kind):
-        raise DamagedError(f"holds a {type(value).__name__}, not a {kind.__name__}")
-    return value

@@ -22,7 +22,7 @@ from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
-__all__ = ["apply", "compute", "missing", "prepare", "read", "stand_in"]
+__all__ = ["apply", "compute", "missing", "needed", "prepare", "read", "stand_in", "write"]
 
 _UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run is another than the one at the defaults
 
@@ -59,21 +59,31 @@ def stand_in(spec: RunSpec) -> RunSpec:
     return replace(spec, lr=_UNKNOWN)
 
 
+def needed(studies: Iterable[Study], scale: str) -> list[RunSpec]:
+    """The specs whose step sizes are suggested."""
+    rows = [row for study in studies for row in study.rows if row.applies(scale) and row.suggested(scale)]
+    return list(dict.fromkeys(row.bounded(scale) for row in rows))
+
+
 def missing(studies: Iterable[Study], scale: str, store: Store) -> list[RunSpec]:
     """The specs whose step sizes are still to be suggested."""
-    rows = [row for study in studies for row in study.rows if row.applies(scale) and row.suggested(scale)]
-    return [spec for spec in dict.fromkeys(row.bounded(scale) for row in rows) if read(spec, store) is None]
+    return [spec for spec in needed(studies, scale) if read(spec, store) is None]
 
 
 def compute(spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu") -> Suggestion:
     """Suggest the step sizes of ``spec`` on its own model and batches, and write them."""
     torch.set_num_threads(threads(spec, jobs=1))
     found = suggest_rates(spec, data_dir=data_dir, device=device)
+    write(spec, found, store)
+    return found
+
+
+def write(spec: RunSpec, found: Suggestion, store: Store) -> None:
+    """Keep the suggestion for ``spec`` beside the runs."""
     path = _path(spec, store)
     path.parent.mkdir(parents=True, exist_ok=True)
     contents = {"spec": spec.to_dict(), "suggestion": found.to_dict()}
     write_whole(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
-    return found
 
 
 def prepare(

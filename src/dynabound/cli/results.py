@@ -1,0 +1,168 @@
+"""``dynabound report`` and ``verify``: what came out, and whether it can be repeated."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress as Bar
+from rich.progress import TaskID
+
+from dynabound.cli.checks import check_data_dir
+from dynabound.cli.options import DataDir, Json, examples, one_of
+from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.lab.describe import describe
+from dynabound.lab.errors import LabError
+from dynabound.lab.ledger import Entry, Ledger
+from dynabound.lab.spec import SCALES
+from dynabound.lab.store import Store
+from dynabound.lab.studies import reuse
+from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.recipes import PEERS, STUDIES, Study, choose
+from dynabound.lab.train import Progress
+from dynabound.lab.verify import POINTS, RATIO, Outcome, sample
+from dynabound.lab.verify import verify as train_again
+
+__all__ = ["AddTo", "Names", "OutDir", "Scale", "print_report", "report", "verify"]
+
+Names = Annotated[
+    list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all of the paper's).", argument=True))
+]
+Scale = Annotated[str, typer.Option(**one_of(SCALES, "Size of the experiments."))]
+OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the figures and the report.")]
+AddTo = Annotated[
+    Path | None,
+    typer.Option("--add-to", metavar="LEDGER", help="At the end add the studies' ended runs to a ledger."),
+]
+
+
+@examples(
+    "dynabound report --out reproduction",
+    "dynabound report mnist cifar10 --json",
+    "dynabound report cifar10 --scale laptop --results results --out page",
+    "dynabound report --results results --markdown docs/results.md",
+    "dynabound report mnist --scale paper --add-to results",
+)
+def report(
+    studies: Names = None,
+    scale: Scale = "demo",
+    results: Annotated[
+        Path | None, typer.Option(metavar="LEDGER", help="Take the runs from a ledger; they are copied to --out.")
+    ] = None,
+    markdown: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="With --results: write all scales of the ledger as Markdown, no page."),
+    ] = None,
+    add_to: AddTo = None,
+    out: OutDir = Path("reproduction"),
+    as_json: Json = False,
+) -> None:
+    """Write the report of the stored runs, without running any.
+
+    With --results the runs are those of a ledger: a folder of ended runs as plain text, which --add-to fills, here or
+    in reproduce. --markdown writes one file about all studies and scales that the ledger has, with its figures in the
+    folder figures beside it; --scale and --out have no effect then.
+    """
+    chosen = choose(studies or [], scale)
+    if markdown:
+        if results is None:
+            raise LabError("--markdown: needs the runs of a ledger; add --results LEDGER, such as --results results")
+        _markdown([STUDIES[name] for name in studies or STUDIES], results, markdown)
+        return
+    if results:
+        ledger = Ledger(results)
+        ledger.require()
+        reuse.take(chosen, scale, Store(out / "runs"), ledger)
+    if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
+        if results:
+            names = ", ".join(study.name for study in chosen)
+            raise LabError(f"{results}: has no runs of {names} at {scale} scale; give another --scale")
+        raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
+    print_report(chosen, scale, out, add_to, as_json)
+
+
+def _markdown(studies: Sequence[Study], results: Path, path: Path) -> None:
+    from dynabound.lab.report.markdown import write
+
+    ledger = Ledger(results)
+    ledger.require()
+    figures = write(studies, ledger, path)
+    echo(f"the results: {path}, with {figures} figures in {path.parent / 'figures'}")
+
+
+def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | None, as_json: bool) -> None:
+    """Write the page, print a table of verdicts, and add the runs to a ledger."""
+    from dynabound.lab.report import html, summary
+
+    report = summary.build(chosen, scale, out)
+    path = html.write(report, out)
+    if add_to:
+        added = reuse.add(chosen, scale, Store(out / "runs"), Ledger(add_to))
+        echo(f"added to {add_to}: {added} runs and suggestions", err=True)
+    if as_json:
+        plain = [html.as_dict(study) for study in report.studies]
+        echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
+        return
+    rows = []
+    for study in report.studies:
+        counts = html.paper_claims(study)
+        comparable = sum(counts.values()) - counts["none"]
+        states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
+        rows.append((study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states))
+    print_table(("study", "verdict", "the paper's claims", "runs"), rows)
+    echo(f"the report: {path}")
+
+
+@examples(
+    "dynabound verify --results results",
+    "dynabound verify --results results --sample 10 --seed 7 --data-dir DIR",
+)
+def verify(
+    results: Annotated[Path, typer.Option(metavar="LEDGER", help="Folder of the ledger.")] = Path("results"),
+    number: Annotated[int, typer.Option("--sample", min=1, max=1_000_000, help="How many runs to train again.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Which runs: another seed picks others.")] = 0,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Train runs of a ledger again and compare.
+
+    The runs are picked at random. On the same CPU model, with the same versions of torch and dynabound and as many
+    threads, every metric of every epoch must be the same, bit for bit. Elsewhere training rounds differently: then
+    accuracies of the last epoch may differ by 3 points, and perplexities by 5 %. Runs whose data set is not found are
+    listed and not compared. Exits with 1 if a run differs.
+    """
+    ledger = Ledger(results)
+    ledger.require()
+    check_data_dir(data_dir)
+    outcomes = _train_again(sample(ledger.entries(), number, seed), data_dir, as_json)
+    if as_json:
+        echo_json([{"run": each.entry.spec.name, "outcome": each.state, "reason": each.reason,
+                    "spec": each.entry.spec.to_dict()} for each in outcomes])  # fmt: skip
+    else:
+        rows = [(each.entry.spec.name, describe(each.entry.spec), each.state, each.reason) for each in outcomes]
+        print_table(("run", "settings", "outcome", "why"), rows, wrap="why")
+        counts = Counter(each.state for each in outcomes)
+        echo(f"{', '.join(f'{runs} {state}' for state, runs in counts.items())}; bit for bit on the same machine, "
+             f"elsewhere within {POINTS:g} points of accuracy or {RATIO:.0%} of perplexity")  # fmt: skip
+    if any(each.state == "differs" for each in outcomes):
+        raise typer.Exit(1)
+
+
+def _train_again(entries: list[Entry], data_dir: Path | None, quiet: bool) -> list[Outcome]:
+    trusted = tuple(path for path, _ in PEERS.values())
+    outcomes = []
+    with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+        for place, entry in enumerate(entries, start=1):
+            task = bar.add_task(f"{place} of {len(entries)}: {describe(entry.spec)}", total=None)
+
+            def progress(now: Progress, task: TaskID = task) -> None:
+                bar.update(task, completed=now.step, total=now.steps)
+
+            outcomes.append(train_again(entry, trusted, data_dir, progress))
+            bar.remove_task(task)
+    return outcomes

@@ -1,0 +1,62 @@
+"""The curves that the paper's authors published for CIFAR-10, beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dynabound._files import read_regular
+from dynabound.lab.checksums import parse_json
+from dynabound.lab.errors import DamagedError, LabError
+from dynabound.lab.report.figures import Band, CurvesFigure, Panel, ReportFigure
+
+__all__ = ["FILE", "Beside", "beside"]
+
+FILE = "authors-cifar10.json"
+"""In the folder of a ledger: ``origin``, and ``curves`` from "network/optimizer" to train and test accuracy."""
+_LABELS = {"sgd": "SGDM", "adagrad": "AdaGrad", "adam": "Adam", "amsgrad": "AMSGrad", "adabound": "AdaBound",
+           "amsbound": "AMSBound"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Our figure with the authors' panels in it, and what differs."""
+
+    figure: CurvesFigure
+    note: str
+
+
+def beside(figures: Sequence[ReportFigure], folder: Path) -> Beside | None:
+    """The first figure with a panel of the authors' after each of ours; None if there are no curves of theirs."""
+    ours = figures[0] if figures else None
+    if not isinstance(ours, CurvesFigure) or not (folder / FILE).exists():
+        return None
+    theirs = _read(folder / FILE)
+    panels: list[Panel] = []
+    for panel in ours.panels:
+        published = {name.partition("/")[2]: curve for name, curve in theirs["curves"].items()
+                     if name.partition("/")[0] == panel.name}  # fmt: skip
+        bands = tuple(Band(label, False, [published[key]["train"]], [published[key]["test"]])
+                      for key, label in _LABELS.items() if key in published)  # fmt: skip
+        panels += [panel, Panel(f"{panel.name}, the authors'", bands)] if bands else [panel]
+    ends = [f"{name.replace('/', ', ')} {curve['test'][-1]:.2f}" for name, curve in sorted(theirs["curves"].items())]
+    note = (
+        f'The panels marked "the authors\'" are theirs. {theirs["origin"]} What differs: theirs are single runs of the '
+        "whole networks on all images for 200 epochs, and ours are those of the settings below, so neither the "
+        "heights nor the epochs can be compared, only the order of the methods. Their final test accuracies: "
+        f"{'; '.join(ends)}."
+    )
+    return Beside(replace(ours, panels=tuple(panels)), note)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = parse_json(read_regular(path), dict)
+        curves = [curve[split] for curve in found["curves"].values() for split in ("train", "test")]
+        if not isinstance(found["origin"], str) or not all(isinstance(v, (int, float)) for c in curves for v in c):
+            raise DamagedError("its curves are not lists of numbers")
+    except (OSError, DamagedError, KeyError, TypeError, AttributeError) as error:
+        raise LabError(f"{path}: is damaged ({error}); restore the file from its repository") from None
+    return found

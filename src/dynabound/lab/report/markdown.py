@@ -1,0 +1,253 @@
+"""A ledger as one Markdown file with figures: where AdaBound is better, where it is not, by how much, at which cost."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dynabound._files import write_whole
+from dynabound.lab.errors import LabError
+from dynabound.lab.ledger import Ledger
+from dynabound.lab.report import authors, summary
+from dynabound.lab.report.evidence import BEST, LAST, Group
+from dynabound.lab.report.figures import ReportFigure
+from dynabound.lab.report.results import Curve, curves
+from dynabound.lab.report.suggested import tuning_steps
+from dynabound.lab.report.summary import StudyReport
+from dynabound.lab.report.verdicts import FAILS, HOLDS, Check, judge
+from dynabound.lab.spec import SCALES
+from dynabound.lab.store import ENDED, Store
+from dynabound.lab.studies import reuse
+from dynabound.lab.studies.plan import plan
+from dynabound.lab.studies.recipes import DEFAULTS, Study
+
+__all__ = ["build", "write"]
+
+_COMPARED = ("mnist", "cifar10", "ptb")
+_LEFT_OUT = ("learning-rates", "theory", "suggest")
+"""Studies that need checkpoints, or no runs, or have a page of their own."""
+_OUTCOMES = {HOLDS: "better", FAILS: "worse"}
+_TASKS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
+
+
+@dataclass(frozen=True)
+class Duel:
+    """AdaBound against another method on a network."""
+
+    where: str
+    ours: str
+    other: str
+    check: Check
+    costs: tuple[int, int]
+    """Training steps before the step size was known: of AdaBound, of the other."""
+
+    @property
+    def outcome(self) -> str:
+        """``better``, ``worse`` or ``not decided``."""
+        return _OUTCOMES.get(self.check.verdict, "not decided")
+
+
+def write(studies: Sequence[Study], ledger: Ledger, path: Path) -> int:
+    """Write the file, and its figures into the folder ``figures`` beside it; return the number of figures."""
+    text, figures = build(studies, ledger)
+    folder = path.parent / "figures"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory() as drawn:
+            for figure in figures:
+                png = next(each for each in figure.save(Path(drawn)) if each.suffix == ".png")
+                shutil.copyfile(png, folder / png.name)
+        write_whole(path, text.encode())
+    except OSError as error:
+        raise LabError(f"{error.filename or path}: cannot be written ({error.strerror}); give another FILE") from None
+    return len(figures)
+
+
+def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFigure]]:
+    """The text, and the figures that it shows."""
+    parts: list[str] = []
+    panels: list[tuple[str, Mapping[str, Curve]]] = []
+    figures: list[ReportFigure] = []
+    scales = {entry.spec.scale for entry in ledger.entries().values()}
+    for scale in (scale for scale in reversed(SCALES) if scale in scales):
+        with tempfile.TemporaryDirectory() as folder:
+            store = Store(Path(folder) / "runs")
+            chosen = [study for study in studies if study.name not in _LEFT_OUT]
+            reuse.take(chosen, scale, store, ledger)
+            found = {study.name: curves(study, scale, store) for study in chosen}
+            shown = [study for study in chosen if _shown(study, found[study.name])]
+            report = summary.build(shown, scale, Path(folder))
+            parts += _under_way(chosen, scale, store)
+        for study in shown:
+            panels += _panels(found[study.name], scale) if study.name in _COMPARED else []
+        parts += _questions(report)
+        for each in report.studies:
+            text, drawn = _section(each, scale, ledger)
+            parts.append(text)
+            figures += drawn
+    return "\n".join([*_introduction(ledger), *_duels(panels), *parts]), figures
+
+
+def _shown(study: Study, found: Sequence[Curve]) -> bool:
+    """Whether there is something to show: one curve of a comparison, or all curves of another study."""
+    return (any if study.name in _COMPARED else all)(curve.ended for curve in found)
+
+
+def _under_way(studies: Sequence[Study], scale: str, store: Store) -> Iterator[str]:
+    """The comparisons that lack runs."""
+    for study in (study for study in studies if study.name in _COMPARED):
+        states = {run.spec.name: run.state for run in plan([study], scale, store)}
+        ended = sum(state in ENDED for state in states.values())
+        if 0 < ended < len(states):
+            yield f"Not complete yet: {study.title}, {scale} scale, with {ended} of at least {len(states)} runs.\n"
+
+
+def _questions(report: summary.Report) -> Iterator[str]:
+    if report.questions:
+        yield f"## In short, {report.scale} scale\n"
+        yield from (f"- **{_plain(each.question)}** {_plain(each.answer)}" for each in report.questions)
+        yield ""
+
+
+def _introduction(ledger: Ledger) -> Iterator[str]:
+    entries = ledger.entries().values()
+    states = [f"{sum(e.state == state for e in entries)} {state}" for state in sorted({e.state for e in entries})]
+    machines = sorted({_machine(entry.environment[-1]) for entry in entries})
+    seconds = sum(line["seconds"] for entry in entries for line in entry.metrics)
+    yield "# Results\n"
+    yield (
+        f"Computed from the {len(entries)} runs in `{ledger.root.name}/` ({', '.join(states)}; "
+        f"{seconds / 3600:.1f} hours of training in all). This page is written by a command; no number in it is typed "
+        "by hand:\n"
+    )
+    yield "```sh"
+    yield f"dynabound report --results {ledger.root.name} --markdown docs/results.md"
+    yield f"dynabound verify --results {ledger.root.name} --sample 3       # train some of the runs again and compare"
+    yield "```\n"
+    yield f"Trained on: {'; '.join(machines)}.\n"
+
+
+def _machine(session: Mapping[str, object]) -> str:
+    cpu = session.get("cpu", "a CPU that was not recorded")
+    return _plain(f"{cpu}, {session.get('platform')}, torch {session.get('torch')}")
+
+
+def _panels(found: Sequence[Curve], scale: str) -> list[tuple[str, Mapping[str, Curve]]]:
+    panels: dict[str, dict[str, Curve]] = {}
+    for curve in found:
+        panels.setdefault(curve.row.panel, {})[curve.row.label] = curve
+    task = found[0].spec.task
+    return [(f"{_TASKS.get(task, task)}, {name} ({scale})", group) for name, group in panels.items()]
+
+
+def _duels(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
+    """The question that everyone asks, first as sentences, then as a table."""
+    planned = [
+        (where, group, ours, other)
+        for where, group in panels
+        for ours in ("AdaBound", DEFAULTS["AdaBound"])
+        for other in ("Adam", "SGDM", "SGD")
+        if all(label in group and group[label].ended for label in (ours, other))
+    ]
+    checks = judge([Group(group).better(f"{ours} ends better than {other}", "ours", ours, other, (LAST, BEST))
+                    for _, group, ours, other in planned])  # fmt: skip
+    found = [
+        Duel(where, ours, other, check, (tuning_steps(group[ours]), tuning_steps(group[other])))
+        for (where, group, ours, other), check in zip(planned, checks, strict=True)
+    ]
+    if not found:
+        return
+    yield "## Where AdaBound is better, and where it is not\n"
+    for ours in ("AdaBound", DEFAULTS["AdaBound"]):
+        for others in (("Adam",), ("SGDM", "SGD")):
+            mine = [duel for duel in found if duel.ours == ours and duel.other in others]
+            if mine:
+                yield f"- {ours}, against {others[-1]}: {_sentence(mine)}."
+    yield (
+        "\n*AdaBound* has suggested step sizes, or at paper scale its defaults; *AdaBound, defaults* has the paper's; "
+        "the other methods' were searched for. Differences are those of final test results: points of accuracy, or "
+        "percent of perplexity; above zero is better for AdaBound. A difference is decided if the last "
+        "epoch and the best one agree, after Holm's correction over the whole table "
+        "([how](reproduce.md#verdicts)). The cost is what finding the step size took, in training steps.\n"
+    )
+    yield "| on | method | against | difference | interval | AdaBound is | cost of its step size | of the other's |"
+    yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
+    for duel in found:
+        check = duel.check
+        interval = f"{_signed(check.low)} to {_signed(check.high)}" if check.low is not None else "–"
+        cells = (duel.where, duel.ours, duel.other, _signed(check.difference), interval, duel.outcome,
+                 *(f"{cost:,} steps" if cost else "none" for cost in duel.costs))  # fmt: skip
+        yield f"| {' | '.join(cells)} |"
+    yield ""
+
+
+def _sentence(duels: Sequence[Duel]) -> str:
+    parts = []
+    for outcome in ("better", "worse", "not decided"):
+        places = [f"{duel.where}, {_signed(duel.check.difference)}" for duel in duels if duel.outcome == outcome]
+        if places:
+            parts.append(f"{outcome} on {len(places)} of {len(duels)} ({'; '.join(places)})")
+    return ", ".join(parts)
+
+
+def _section(report: StudyReport, scale: str, ledger: Ledger) -> tuple[str, list[ReportFigure]]:
+    figures = [_renamed(figure, scale) for figure in report.figures]
+    theirs = authors.beside(figures, ledger.root) if report.name == "cifar10" else None
+    if theirs:
+        figures[0] = theirs.figure
+    whose = "Our claim" if report.ours else "The paper"
+    lines = [f"## {report.title}, {scale} scale\n", f"{whose}: {report.claim}\n"]
+    lines += [f"**{report.verdict[:1].upper()}{report.verdict[1:]}.** Runs: {_states(report)}.\n"]
+    lines += [f"![{figure.title}](figures/{figure.name}.png)\n" for figure in figures]
+    lines += [f"{theirs.note}\n"] if theirs else []
+    lines += [*_tables(report), *_claims(report), "Settings:\n", *(f"- {line}" for line in report.settings), ""]
+    return "\n".join(lines), figures
+
+
+def _tables(report: StudyReport) -> Iterator[str]:
+    for table in (table for table in report.tables if any(row.final is not None for row in table.rows)):
+        yield f"{table.name}, {table.metric}, mean ± standard deviation of one run:\n"
+        yield "| method | settings | last epoch, test | best epoch, test | last epoch, training | rank |"
+        yield "| --- | --- | --- | --- | --- | --- |"
+        for row in table.rows:
+            other = [state for state in row.states if state != "finished"]
+            notes = f" ({', '.join(f'{other.count(state)} {state}' for state in sorted(set(other)))})" if other else ""
+            cells = (row.method, row.settings, f"{_value(row.final, row.final_error)}{notes}",
+                     _value(row.best, row.best_error), _value(row.train), str(row.rank or "–"))  # fmt: skip
+            yield f"| {' | '.join(map(_plain, cells))} |"
+        yield ""
+
+
+def _claims(report: StudyReport) -> Iterator[str]:
+    yield "| claim | whose | measured | difference | interval | verdict |"
+    yield "| --- | --- | --- | --- | --- | --- |"
+    for check in report.checks:
+        interval = f"{_signed(check.low)} to {_signed(check.high)}" if check.low is not None else "–"
+        cells = (check.claim, check.source, check.measured, _signed(check.difference), interval, check.verdict)
+        yield f"| {' | '.join(map(_plain, cells))} |"
+    yield ""
+
+
+def _states(report: StudyReport) -> str:
+    return ", ".join(f"{runs} {'not run' if state == 'new' else state}" for state, runs in report.runs.items())
+
+
+def _renamed(figure: ReportFigure, scale: str) -> ReportFigure:
+    return replace(figure, name=f"results-{scale}-{figure.name}")
+
+
+def _value(value: float | None, error: float | None = None) -> str:
+    return "–" if value is None else f"{value:.2f}" + ("" if error is None else f" ± {error:.2f}")
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def _plain(text: str) -> str:
+    """Text that neither Markdown nor HTML takes for its own: a ledger may come from anywhere."""
+    return re.sub(r"([|<>\[\]`*_\\])", r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\>", "&gt;")

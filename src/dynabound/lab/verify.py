@@ -1,0 +1,118 @@
+"""Train runs of a ledger again and compare."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dynabound.lab.ledger import Entry
+from dynabound.lab.store import Store
+from dynabound.lab.tasks import catalog, datasets, optimizers
+from dynabound.lab.train import Progress, Result, train
+
+__all__ = ["POINTS", "RATIO", "Outcome", "sample", "verify"]
+
+POINTS, RATIO = 3.0, 0.05
+"""On another machine, how far apart two trainings of a run may end: points of accuracy, or a share of perplexity."""
+_DECISIVE = ("cpu", "torch", "dynabound", "device", "threads", "ranks", "fsdp", "data")
+"""What the bits of a training depend on, apart from its spec."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of training a run again."""
+
+    entry: Entry
+    state: str
+    """``identical``, ``close``, ``differs``, or ``not compared``."""
+    reason: str
+
+
+def sample(entries: dict[str, Entry], number: int, seed: int) -> list[Entry]:
+    """``number`` runs, or all if there are fewer: which ones depends on ``seed`` and the runs alone."""
+    names = sorted(entries)
+    return [entries[name] for name in random.Random(seed).sample(names, min(number, len(names)))]
+
+
+def verify(
+    entry: Entry,
+    trusted: tuple[str, ...] = (),
+    data_dir: str | Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Train the run of ``entry`` again, on this CPU, and compare.
+
+    Bit for bit if the CPU model, the versions of torch and dynabound, the number of threads and the data are those of
+    the entry; otherwise the results of the last epoch must agree within POINTS or RATIO. An optimizer of another
+    package is imported only if it is ``trusted``.
+    """
+    spec = entry.spec
+    if ":" in spec.optimizer and spec.optimizer not in trusted:
+        return Outcome(entry, "not compared", f"{spec.optimizer} is not one of the studies' optimizers")
+    if spec.task in catalog.SOURCES and datasets.locate(spec.task, data_dir) is None:
+        return Outcome(entry, "not compared", f"{spec.task} not found; dynabound data fetch {spec.task}, or --data-dir")
+    before = torch.get_num_threads()
+    torch.set_num_threads(_threads(entry))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            result = train(spec, Store(folder), data_dir=data_dir, progress=progress)
+            return _compare(entry, result, result.run.environment()[-1])
+    except optimizers.OptimizerError as error:  # its package is not installed
+        return Outcome(entry, "not compared", str(error))
+    finally:
+        torch.set_num_threads(before)
+
+
+def _threads(entry: Entry) -> int:
+    threads = entry.environment[-1].get("threads")
+    return threads if isinstance(threads, int) and 1 <= threads <= 256 else 1
+
+
+def _compare(entry: Entry, result: Result, here: dict[str, Any]) -> Outcome:
+    other = [key for key in _DECISIVE if any(session.get(key) != here[key] for session in entry.environment)]
+    if "data" in other:
+        return Outcome(entry, "not compared", f"trained on other data ({entry.environment[-1].get('data')})")
+    if entry.state != result.state:
+        return Outcome(entry, "differs", f"{entry.state} in the ledger, {result.state} here")
+    if _numbers(entry.metrics) == _numbers(result.metrics) and entry.step == result.details["step"]:
+        return Outcome(entry, "identical", "bit for bit")
+    if not other:
+        return Outcome(entry, "differs", f"same machine, {_first_difference(entry, result)}")
+    far = [text for text, near in _last_epochs(entry, result) if not near]
+    where = f"another {' and '.join(other)}"
+    if far:
+        return Outcome(entry, "differs", f"{where}; {'; '.join(far)}")
+    return Outcome(entry, "close", f"{where}; the last epoch agrees within {_tolerance(entry)}")
+
+
+def _tolerance(entry: Entry) -> str:
+    return f"{RATIO:.0%} of perplexity" if entry.spec.text else f"{POINTS:g} points"
+
+
+def _numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in metrics]
+
+
+def _first_difference(entry: Entry, result: Result) -> str:
+    for old, new in zip(_numbers(entry.metrics), _numbers(result.metrics), strict=False):
+        for key in old:
+            if old[key] != new.get(key):
+                return f"epoch {old['epoch']}: {key} {old[key]} in the ledger, {new.get(key)} here"
+    return f"{len(entry.metrics)} epochs in the ledger, {len(result.metrics)} here"
+
+
+def _last_epochs(entry: Entry, result: Result) -> Iterator[tuple[str, bool]]:
+    """For each split: both results as text, and whether they agree. A run that diverged in its first epoch has none."""
+    if not entry.metrics or not result.metrics:
+        return
+    for split in ("train", "test"):
+        key = f"{split}_{entry.spec.metric}"
+        old, new = entry.metrics[-1][key], result.metrics[-1][key]
+        near = abs(new - old) <= RATIO * old if entry.spec.text else 100 * abs(new - old) <= POINTS
+        yield f"{key} {old:.4g} in the ledger, {new:.4g} here", near

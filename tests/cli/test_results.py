@@ -1,0 +1,121 @@
+"""The commands of the ledger: reproduce --reuse and --add-to, report --results, verify."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from dynabound.cli import app
+from dynabound.lab.checksums import signed
+from dynabound.lab.ledger import Entry, Ledger
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.studies import plan, reuse
+from dynabound.lab.train import train
+from helpers import tiny_studies
+
+SPEC = RunSpec("digits", hidden=4, epochs=1, examples=64, batch_size=32)
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def one(tmp_path):
+    """A ledger of one run."""
+    train(SPEC, Store(tmp_path / "runs"))
+    ledger = Ledger(tmp_path / "results")
+    ledger.add([Entry.of(SPEC, Store(tmp_path / "runs"))])
+    return ledger
+
+
+@pytest.fixture
+def study(monkeypatch, tmp_path):
+    """A folder with all runs of a tiny study, written and not trained, and a ledger of them."""
+    tiny = tiny_studies.make_tiny(monkeypatch)
+    trained = train(RunSpec(**tiny_studies.TINY), Store(tmp_path / "one"))
+    store = Store(tmp_path / "out" / "runs")
+    for planned in plan.plan([tiny], "demo", store):
+        environment = trained.run.environment()
+        Entry(planned.spec, "finished", trained.details["step"], trained.metrics, environment).restore(store)
+    ledger = Ledger(tmp_path / "results")
+    reuse.add([tiny], "demo", store, ledger)
+    return ledger
+
+
+def test_a_published_study_is_not_trained_again(study, tmp_path, monkeypatch):
+    monkeypatch.setattr("dynabound.lab.studies.drive.complete", lambda source, store, *rest: None)
+    monkeypatch.setattr("dynabound.lab.report.html.write", lambda report, out: out / "report.html")  # draws for seconds
+    out, more = tmp_path / "again", tmp_path / "more"
+    result = run("reproduce", "mnist", "--reuse", study.root, "--add-to", more, "--out", out, "--jobs", 1)
+    assert result.exit_code == 0, result.output
+    assert f"taken from {study.root}: 21 runs" in result.output
+    assert f"added to {more}: 21 runs and suggestions" in result.output
+    assert Ledger(more).entries() == study.entries()
+
+
+@pytest.mark.slow
+def test_the_page_comes_from_the_ledger(study, tmp_path):
+    out = tmp_path / "page"
+    result = run("report", "mnist", "--results", study.root, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "21 finished" in result.output
+    assert (out / "demo" / "report.html").exists()
+
+
+def test_verify_says_what_is_identical(one):
+    result = run("verify", "--results", one.root)
+    assert result.exit_code == 0, result.output
+    assert "1 identical; bit for bit on the same machine" in result.output
+    (found,) = json.loads(run("verify", "--results", one.root, "--json").stdout)
+    assert (found["run"], found["outcome"]) == (SPEC.name, "identical")
+
+
+def test_verify_exits_with_1_on_a_mismatch(one):
+    (path,) = one.root.iterdir()
+    line = json.loads(path.read_text())
+    del line["sha256"]
+    line["metrics"]["test_loss"][0] += 1e-9
+    path.write_text(json.dumps(signed(line)) + "\n")
+    result = run("verify", "--results", one.root)
+    assert result.exit_code == 1
+    assert "differs" in result.output
+    assert "test_loss" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["verify", "--results", "nowhere"],
+            "nowhere: has no runs; fill it with: dynabound reproduce --add-to nowhere",
+        ),
+        (["report", "--results", "nowhere"], "nowhere: has no runs"),
+        (["reproduce", "mnist", "--reuse", "nowhere"], "nowhere: has no runs"),
+        (["report", "--markdown", "x.md"], "--markdown: needs the runs of a ledger; add --results LEDGER"),
+    ],
+)
+def test_errors_are_one_line_with_the_remedy(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 1
+    assert message in result.output
+    assert len(result.output.strip().splitlines()) == 1
+    assert list(tmp_path.iterdir()) == [], "nothing was written"
+
+
+def test_a_damaged_ledger_is_one_line(one, tmp_path):
+    (path,) = one.root.iterdir()
+    path.write_text(path.read_text()[:-20])
+    for arguments in (["verify"], ["report", "--out", tmp_path / "page"]):
+        result = run(*arguments, "--results", one.root)
+        assert result.exit_code == 1
+        assert f"{path}, line 1: is damaged" in result.output
+        assert len(result.output.strip().splitlines()) == 1
+
+
+def test_a_scale_without_runs_is_named(one, tmp_path):
+    result = run("report", "mnist", "--scale", "paper", "--results", one.root, "--out", tmp_path / "page")
+    assert result.exit_code == 1
+    assert "has no runs of mnist at paper scale; give another --scale" in result.output

@@ -1,0 +1,99 @@
+"""The results as Markdown: computed from a ledger, and safe to show."""
+
+from pathlib import Path
+
+import pytest
+
+from dynabound.lab.errors import LabError
+from dynabound.lab.ledger import Ledger
+from dynabound.lab.report import authors, markdown
+from dynabound.lab.report.figures import Band, CurvesFigure, Panel
+from dynabound.lab.store import Store
+from dynabound.lab.studies import reuse
+from dynabound.lab.studies.recipes import STUDIES
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def ledger(tiny, done, tmp_path):
+    ledger = Ledger(tmp_path / "results")
+    reuse.add([tiny], "demo", Store(done / "runs"), ledger)
+    return ledger
+
+
+@pytest.mark.slow
+def test_it_says_where_adabound_is_better_and_where_not(tiny, ledger, tmp_path):
+    path = tmp_path / "docs" / "results.md"
+    assert markdown.write(list(STUDIES.values()), ledger, path) == 2
+    text = path.read_text()
+    assert "Computed from the 21 runs in `results/` (21 finished" in text
+    assert "## Where AdaBound is better, and where it is not" in text
+    rows = [line for line in text.splitlines() if line.startswith("| digits, perceptron (demo) | AdaBound |")]
+    assert [row.split(" | ")[2] for row in rows] == ["Adam", "SGDM"]
+    for row in rows:
+        low, high = (float(part.replace("−", "-")) for part in row.split(" | ")[4].split(" to "))
+        expected = "better" if low > 0 else "worse" if high < 0 else "not decided"
+        assert row.split(" | ")[5] == expected, "the interval and the word agree"
+        assert f"{expected} on 1 of 1 (digits, perceptron (demo)" in text
+    assert "Figure 3" not in text, "there are no runs of it"
+    for figure in ("results-demo-mnist.png", "results-demo-mnist-claims.png"):
+        assert f"(figures/{figure})" in text
+        assert (path.parent / "figures" / figure).stat().st_size > 10_000
+
+
+def test_the_same_ledger_makes_the_same_text(tiny, ledger):
+    texts = {markdown.build(list(STUDIES.values()), ledger)[0] for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_what_a_ledger_says_cannot_become_markup(tiny, ledger):
+    (path,) = ledger.root.glob("*.jsonl")
+    entries = list(ledger.entries().values())
+    for entry in entries:
+        entry.environment[0]["cpu"] = "<script>|x|</script>\n# [a](b)"
+    path.unlink()
+    ledger.add(entries)
+    text, _ = markdown.build([], ledger)
+    assert "<script>" not in text
+    assert r"&lt;script&gt;\|x\|&lt;/script&gt; # \[a\](b)" in text
+
+
+def figure(panel):
+    bands = (Band("AdaBound", False, [[10.0, 20.0]], [[9.0, 19.0]]),)
+    return CurvesFigure("cifar10", "ours", (Panel(panel, bands),), ("train", "test"), "accuracy (%)", True)
+
+
+def test_the_authors_curves_stand_beside_ours():
+    """The committed figures: twelve runs of 200 epochs."""
+    found = authors.beside([figure("ResNet-34")], ROOT / "results")
+    _, theirs = found.figure.panels
+    assert theirs.name == "ResNet-34, the authors'"
+    assert {band.label: len(band.test[0]) for band in theirs.curves} == dict.fromkeys(
+        ("SGDM", "AdaGrad", "Adam", "AMSGrad", "AdaBound", "AMSBound"), 200
+    )
+    assert "What differs" in found.note
+    assert "ResNet-34, adabound 94.86" in found.note
+    assert found.figure.draw().axes
+    assert authors.beside([figure("ResNet-34")], ROOT) is None
+
+
+def test_damaged_curves_of_the_authors_are_named(tmp_path):
+    for text in (
+        "{",
+        "[]",
+        '{"origin": 1, "curves": {}}',
+        '{"origin": "", "curves": {"a": {"train": ["x"], "test": []}}}',
+    ):
+        (tmp_path / authors.FILE).write_text(text)
+        with pytest.raises(LabError, match=r"authors-cifar10.json: is damaged .*restore the file"):
+            authors.beside([figure("ResNet-34")], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_page_agrees_with_the_committed_ledger():
+    """To repair: dynabound report --results results --markdown docs/results.md."""
+    text, figures = markdown.build(list(STUDIES.values()), Ledger(ROOT / "results"))
+    assert (ROOT / "docs" / "results.md").read_text() == text
+    for each in figures:
+        assert (ROOT / "docs" / "figures" / f"{each.name}.png").exists()

@@ -1,0 +1,104 @@
+"""Runs of a ledger, trained again: what is the same, what is not, and what cannot be compared."""
+
+import dataclasses
+import sys
+
+import pytest
+
+from dynabound.lab import verify as module
+from dynabound.lab.ledger import Entry
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
+from dynabound.lab.train import train
+from dynabound.lab.verify import sample, verify
+
+SPEC = RunSpec("digits", hidden=4, epochs=2, examples=128, batch_size=32)
+TEXT = RunSpec("pydoc", hidden=4, epochs=1, examples=2000)
+
+
+@pytest.fixture(scope="module")
+def entries(tmp_path_factory):
+    store = Store(tmp_path_factory.mktemp("runs"))
+    for spec in (SPEC, TEXT):
+        train(spec, store)
+    return {spec: Entry.of(spec, store) for spec in (SPEC, TEXT)}
+
+
+def changed(entry, **values):
+    """The entry with other metrics in its last epoch."""
+    return dataclasses.replace(entry, metrics=[*entry.metrics[:-1], {**entry.metrics[-1], **values}])
+
+
+def elsewhere(entry, **fields):
+    return dataclasses.replace(entry, environment=[{**session, **fields} for session in entry.environment])
+
+
+@pytest.mark.parametrize("spec", [SPEC, TEXT], ids=["images", "text"])
+def test_the_same_run_is_identical_bit_for_bit(spec, entries):
+    seen = []
+    found = verify(entries[spec], progress=seen.append)
+    assert (found.state, found.reason) == ("identical", "bit for bit")
+    assert seen[-1].step == entries[spec].step
+    slower = changed(entries[spec], seconds=1e9)
+    assert verify(slower).state == "identical", "times may differ"
+
+
+def test_on_the_same_machine_the_last_bit_counts(entries):
+    entry = entries[SPEC]
+    loss = entry.metrics[-1]["train_loss"]
+    found = verify(changed(entry, train_loss=loss * (1 + 2**-52)))
+    assert found.state == "differs"
+    assert found.reason.startswith("same machine, epoch 2: train_loss")
+
+
+@pytest.mark.parametrize(("spec", "factor", "state"), [(SPEC, 1.0001, "close"), (SPEC, 2, "differs"),
+                                                       (TEXT, 1.04, "close"), (TEXT, 1.06, "differs")])  # fmt: skip
+def test_on_another_machine_the_last_epoch_counts_within_the_tolerance(spec, factor, state, entries):
+    key = f"test_{spec.metric}"
+    there = elsewhere(changed(entries[spec], **{key: entries[spec].metrics[-1][key] * factor}), cpu="another")
+    found = verify(there)
+    assert found.state == state
+    assert "another cpu" in found.reason
+    assert (key in found.reason) == (state == "differs")
+
+
+def test_points_of_accuracy_are_counted(entries):
+    accuracy = entries[SPEC].metrics[-1]["test_accuracy"]
+    states = [verify(elsewhere(changed(entries[SPEC], test_accuracy=accuracy + points / 100), torch="1.0")).state
+              for points in (module.POINTS - 0.1, module.POINTS + 0.1)]  # fmt: skip
+    assert states == ["close", "differs"]
+
+
+def test_a_run_that_ended_otherwise_differs(entries):
+    diverged = dataclasses.replace(entries[SPEC], state="diverged", metrics=[])
+    found = verify(elsewhere(diverged, cpu="another"))
+    assert (found.state, found.reason) == ("differs", "diverged in the ledger, finished here")
+
+
+def test_what_cannot_be_trained_is_said(entries, tmp_path, monkeypatch):
+    monkeypatch.setenv("DYNABOUND_DATA", str(tmp_path))
+    monkeypatch.setattr("dynabound.lab.tasks.datasets.locate", lambda task, folder=None: None)
+    mnist = dataclasses.replace(entries[SPEC], spec=RunSpec("mnist"))
+    found = verify(mnist)
+    assert found.state == "not compared"
+    assert "mnist not found; dynabound data fetch mnist" in found.reason
+    assert verify(elsewhere(entries[SPEC], data="0123")).reason == "trained on other data (0123)"
+
+
+def test_a_ledger_cannot_make_us_import_anything(entries):
+    """Nothing of a foreign package is imported unless the studies have it."""
+    foreign = dataclasses.replace(SPEC, optimizer="antigravity:Optimizer", lr=0.1)
+    found = verify(dataclasses.replace(entries[SPEC], spec=foreign))
+    assert found.state == "not compared"
+    assert "antigravity:Optimizer is not one of the studies' optimizers" in found.reason
+    assert "antigravity" not in sys.modules
+
+
+def test_the_sample_depends_on_the_seed_alone(entries):
+    many = {str(n): dataclasses.replace(entries[SPEC], step=n) for n in range(30)}
+    backwards = dict(reversed(many.items()))
+    first = sample(many, 5, seed=0)
+    assert first == sample(backwards, 5, seed=0)
+    assert len({entry.step for entry in first}) == 5
+    assert first != sample(many, 5, seed=1)
+    assert len(sample(many, 100, seed=0)) == 30
