@@ -28,8 +28,8 @@ from dynabound.lab.studies.recipes import DEFAULTS, Study
 __all__ = ["build", "write"]
 
 _COMPARED = ("mnist", "cifar10", "ptb")
-_LEFT_OUT = ("learning-rates", "theory", "suggest")
-"""Studies that need checkpoints, or no runs, or have a page of their own."""
+_LEFT_OUT = ("learning-rates", "theory")
+"""Studies that need checkpoints, or no runs."""
 _OUTCOMES = {HOLDS: "better", FAILS: "worse"}
 _TASKS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
 
