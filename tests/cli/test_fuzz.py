@@ -1,35 +1,13 @@
 """Random command lines end well or are refused: no traceback, nothing written on refusal, nothing hangs."""
 
-import contextlib
 import shutil
-import signal
 
 import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
 from helpers.command_lines import command_line
-
-SECONDS = 60
-"""Of CPU time, which does not depend on what else the machine does; and ten times as much on the clock."""
-
-
-@contextlib.contextmanager
-def time_limit(words):
-    def expired(*_):
-        pytest.fail(f"hangs: dynabound {words}")
-
-    timers = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, 10 * SECONDS)}
-    before = {number: signal.signal(number, expired) for number in timers}
-    for timer, seconds in timers.values():
-        signal.setitimer(timer, seconds)
-    try:
-        yield
-    finally:
-        for number, (timer, _) in timers.items():
-            signal.setitimer(timer, 0)
-            signal.signal(number, before[number])
-
+from helpers.time_limit import time_limit
 
 def files(folder):
     return sorted(str(path) for path in folder.rglob("*"))
@@ -38,7 +16,7 @@ def files(folder):
 def check(seed, folder):
     words = command_line(seed)
     before = files(folder)
-    with time_limit(words):
+    with time_limit(f"dynabound {words}"):
         result = CliRunner().invoke(app, words)
     message = f"{seed}: dynabound {words}\n{result.output}"
     assert result.exception is None or isinstance(result.exception, SystemExit), message

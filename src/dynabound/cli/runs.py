@@ -49,6 +49,9 @@ def train(
         bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short races (see: suggest).")
     ] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stored run.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --resume: import the optimizer's module that the stored run names.")
+    ] = False,
     data_dir: DataDir = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
@@ -71,7 +74,9 @@ def train(
     check_data_dir(data_dir)
     with distributed.joined(device, group=fsdp):
         store = Store(out)
-        chosen = _stored_spec(store, resume, spec) if resume else RunSpec.from_dict(spec)
+        if trust and not resume:
+            raise LabError("--trust: is for --resume; add --resume RUN, or leave it out")
+        chosen = _stored_spec(store, resume, spec, trust) if resume else RunSpec.from_dict(spec)
         check_local_runs([chosen], device, out)
         check_optimizer(chosen, device)
         if suggest:
@@ -127,18 +132,17 @@ def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> 
     return listen if listeners else None
 
 
-def _stored_spec(store: Store, name: str, given: dict[str, Any]) -> RunSpec:
-    """The spec of a stored run, whose code is imported only if the user names it: the folder may be another's."""
+def _stored_spec(store: Store, name: str, given: dict[str, Any], trust: bool) -> RunSpec:
+    """The spec of a stored run, whose code is imported only if the user trusts it: the folder may be another's."""
     spec = store.find(name).spec()
     foreign = ":" in spec.optimizer
     others = [option for option in given if not (foreign and option == "optimizer")]
     if others:
         names = ", ".join(others)
         raise LabError(f"--resume {name}: the stored spec is used, so leave out {names}; or train without --resume")
-    if foreign and given.get("optimizer") != spec.optimizer:
+    if foreign and not trust and given.get("optimizer") != spec.optimizer:
         raise LabError(
-            f"--resume {name}: its optimizer {spec.optimizer} would be imported and run; if you trust it, add "
-            f"--optimizer {spec.optimizer}"
+            f"--resume {name}: its optimizer {spec.optimizer} would be imported and run; if you trust it, add --trust"
         )
     return spec
 
@@ -153,8 +157,8 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
     if last:
         echo(progress.epoch_line(last, spec.epochs))
     if result.state == "stopped":
-        named = f" --optimizer {spec.optimizer}" if ":" in spec.optimizer else ""
-        echo(f"resume with: dynabound train --resume {spec.name} --out {out}{named}")
+        trust = " --trust" if ":" in spec.optimizer else ""
+        echo(f"resume with: dynabound train --resume {spec.name} --out {out}{trust}")
 
 
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
@@ -219,7 +223,10 @@ def runs_list(
 def _row(run: Run) -> dict[str, Any]:
     """A run in a line; a damaged one is a line too."""
     try:
-        spec, metrics, status = run.spec(), run.metrics(), run.status()
+        spec, status = run.spec(), run.status()
+        if status["state"] == "damaged":
+            raise LabError(status["error"])
+        metrics = run.metrics()
     except LabError as error:
         return {"run": run.name, "state": "damaged", "result": str(error)}
     last = metrics[-1] if metrics else {}

@@ -3,7 +3,8 @@
 A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.jsonl``, the last two checkpoints
 (``checkpoint-*.pt`` with ``checkpoint-*.pt.sha256``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The
 newest checkpoint decides about a run that has not ended: it contains the metrics too, and whatever was written after it
-is written again. Status and environment contain their own checksums, and the status that of the metrics.
+is written again. Status, environment and each line of metrics contain their own checksums; status and checkpoints name
+their run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints import file, lock
+from dynabound.lab.checkpoints.contents import check_metrics, parse, sign, verify
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
 from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
 from dynabound.lab.spec import RunSpec
@@ -39,6 +41,9 @@ _OLD_SESSION = frozenset({
     "dynabound", "torch", "python", "platform", "device", "seed", "threads", "ranks", "fsdp", "data", "commit",
     "started", "shared",
 })  # fmt: skip
+_OLD_METRICS = frozenset({"epoch", "step", "lr", "lower", "upper", "rates", "seconds"}).union(
+    f"{split}_{what}" for split in ("train", "valid", "test") for what in ("loss", "accuracy", "perplexity")
+)
 
 
 class Store:
@@ -73,8 +78,11 @@ class Store:
 
 
 def _age(folder: Path) -> float:
+    """When a run was made; FileNotFoundError if the folder is no run. One that has lost its spec still has a status."""
     try:
-        return (folder / "spec.json").stat().st_mtime
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / "spec.json").lstat().st_mtime
+        return (folder / "status.json").lstat().st_mtime
     except PermissionError:
         return folder.stat().st_mtime
 
@@ -99,8 +107,8 @@ class Run:
         path = self.folder / "spec.json"
         try:
             spec = RunSpec.from_json(read_regular(path).decode())
-        except (OSError, UnicodeDecodeError, RecursionError, LabError) as error:
-            raise StoreError(f"{path}: cannot be read ({error}); {self._remedy}") from error
+        except (OSError, UnicodeDecodeError, LabError) as error:
+            raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self._remedy}") from error
         if self.name not in spec.names:
             raise StoreError(f"{path}: is the spec of run {spec.name}, not of {self.name}; {self._remedy}")
         return spec
@@ -121,11 +129,11 @@ class Run:
             return {"state": "damaged", "error": f"{self.folder / 'status.json'}: {error}; {self._retrain}"}
         if status["state"] == "running" and not self.locked():
             status["state"] = "stopped"
-        return {key: value for key, value in status.items() if key != "metrics_sha256"}
+        return {key: value for key, value in status.items() if key not in ("metrics_sha256", "run")}
 
     def _stored_status(self) -> dict[str, Any]:
         try:
-            status = _verified(_parse_json(read_regular(self.folder / "status.json"), dict), _OLD_STATUS)
+            status = verify(parse(read_regular(self.folder / "status.json"), dict), _OLD_STATUS)
         except FileNotFoundError:
             raise
         except OSError as error:
@@ -136,6 +144,8 @@ class Run:
             raise DamagedError("its counts are no numbers")
         if not isinstance(status.get("error", ""), str):
             raise DamagedError("its error is no text")
+        if status.get("run", self.name) != self.name:
+            raise DamagedError(f"belongs to run {status['run']}")
         return status
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -144,11 +154,11 @@ class Run:
         expected = self._expected("metrics_sha256"), self._expected("epochs")
         try:
             contents = read_regular(path)
-            lines = [_parse_json(line, dict) for line in contents.splitlines()]
+            lines = check_metrics([verify(parse(line, dict), _OLD_METRICS) for line in contents.splitlines()])
             if expected[0] in (None, hashlib.sha256(contents).hexdigest()) and expected[1] in (None, len(lines)):
                 return lines
         except FileNotFoundError:
-            if not expected[1]:
+            if not any(expected):
                 return []
         except (OSError, DamagedError):
             pass
@@ -168,13 +178,13 @@ class Run:
     def environment(self) -> list[dict[str, Any]]:
         """What each session of the run ran on; a damaged entry is left out."""
         try:
-            entries = _parse_json(read_regular(self.folder / "environment.json"), list)
+            entries = parse(read_regular(self.folder / "environment.json"), list)
         except (OSError, DamagedError):
             return []
         sessions = []
         for entry in entries:
             with contextlib.suppress(DamagedError):
-                sessions.append(_verified(entry, _OLD_SESSION))
+                sessions.append(verify(entry, _OLD_SESSION))
         return sessions
 
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
@@ -204,20 +214,20 @@ class Run:
         """Write what is known before training: spec, status and environment."""
         sessions = self.environment()
         self._write("spec.json", (spec.to_json() + "\n").encode())
-        self._write("environment.json", _json([_signed(each) for each in (*sessions, session)]))
+        self._write("environment.json", _json([sign(each) for each in (*sessions, session)]))
         self.write_status("running")
 
     def write_status(self, state: str, **details: Any) -> None:
         """Write the run's state, with the checksum of its metrics."""
-        status = {"state": state, **details}
+        status = {"state": state, **details, "run": self.name}
         if state != "running":  # until then the metrics change without the status
             with contextlib.suppress(OSError):
                 status["metrics_sha256"] = hashlib.sha256(read_regular(self.folder / "metrics.jsonl")).hexdigest()
-        self._write("status.json", _json(_signed(status)))
+        self._write("status.json", _json(sign(status)))
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
-        lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics)
+        lines = "".join(json.dumps(sign(line), allow_nan=False) + "\n" for line in metrics)
         self._write("metrics.jsonl", lines.encode(), durable=False)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -285,27 +295,5 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _signed(fields: dict[str, Any]) -> dict[str, Any]:
-    """``fields`` and their checksum."""
-    return {**fields, "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
-
-
-def _verified(entry: Any, unsigned: frozenset[str]) -> dict[str, Any]:
-    """The fields of :func:`_signed`; DamagedError if they changed, or have no checksum and keys beyond ``unsigned``."""
-    if not isinstance(entry, dict):
-        raise DamagedError(f"holds a {type(entry).__name__}, not a dict")
-    fields = {key: value for key, value in entry.items() if key != "sha256"}
-    if entry != _signed(fields) if "sha256" in entry else not unsigned.issuperset(fields):
-        raise DamagedError("its checksum does not match")
-    return fields
-
-
-def _parse_json(contents: bytes, kind: type) -> Any:
-    """JSON of the expected type; DamagedError for anything else, also for numbers and nesting beyond all reason."""
-    try:
-        value = json.loads(contents)
-    except (ValueError, RecursionError) as error:
-        raise DamagedError(f"is not JSON ({str(error)[:80]})") from error
-    if not isinstance(value, kind):
-        raise DamagedError(f"holds a {type(value).__name__}, not a {kind.__name__}")
-    return value
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]

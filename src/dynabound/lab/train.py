@@ -153,7 +153,7 @@ class _Session:
     def _restore(self, state: dict[str, Any]) -> None:
         try:
             self.training.restore(state)
-        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+        except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition("\n")[0]
             raise StoreError(
                 f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); remove the run and train it "

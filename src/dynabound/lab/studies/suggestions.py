@@ -14,8 +14,10 @@ from pathlib import Path
 
 import torch
 
-from dynabound._files import write_whole
+from dynabound._files import read_regular, write_whole
+from dynabound.lab.checkpoints.contents import parse, sign, verify
 from dynabound.lab.engines.base import process_context, threads
+from dynabound.lab.errors import DamagedError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import Row, Study
@@ -24,6 +26,7 @@ from dynabound.tuning import Suggestion
 
 __all__ = ["apply", "compute", "missing", "prepare", "read", "stand_in"]
 
+_OLD = frozenset({"spec", "suggestion"})  # the keys of files that have no checksum
 _UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run is another than the one at the defaults
 
 
@@ -35,9 +38,14 @@ def _path(spec: RunSpec, store: Store) -> Path:
 def read(spec: RunSpec, store: Store) -> Suggestion | None:
     """The suggestion for ``spec``; None if it was not made yet, or is damaged."""
     try:
-        return Suggestion.from_dict(json.loads(_path(spec, store).read_text())["suggestion"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        stored = verify(parse(read_regular(_path(spec, store)), dict), _OLD)
+        found = Suggestion.from_dict(stored["suggestion"])
+        with_rates(spec, found)  # refuses what are no rates
+        if RunSpec.from_dict(stored["spec"]) != spec:
+            return None
+    except (OSError, DamagedError, LookupError, TypeError, ValueError, AttributeError):
         return None
+    return found
 
 
 def apply(row: Row, scale: str, store: Store) -> RunSpec | None:
@@ -71,7 +79,7 @@ def compute(spec: RunSpec, store: Store, data_dir: str | Path | None = None, dev
     found = suggest_rates(spec, data_dir=data_dir, device=device)
     path = _path(spec, store)
     path.parent.mkdir(parents=True, exist_ok=True)
-    contents = {"spec": spec.to_dict(), "suggestion": found.to_dict()}
+    contents = sign({"spec": spec.to_dict(), "suggestion": found.to_dict()})
     write_whole(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
     return found
 
