@@ -1,4 +1,4 @@
-"""Damaged run folders are read as far as they are whole: no traceback, no hang, no damaged value, nothing overwritten."""
+"""Damaged run folders are read as far as they are whole: no traceback, no hang, no damaged value believed."""
 
 import contextlib
 import json
@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.studies import suggestions
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.train import train
 from helpers import tiny_studies
@@ -130,12 +129,12 @@ def check(seed, whole, tmp_path):
         target = path.parent.name if path.parent.parent.name == "runs" else STOPPED.name
         command = COMMANDS[seed % len(COMMANDS)].format(out=out, run=target)
         before = _snapshot(out)
-        with time_limit(f"{seed}: {how} {path.name}, dynabound {command}"):
-            with _as_owner(out) if how == "unreadable" else contextlib.nullcontext():
-                result = _invoke(command)
-                message = f"{seed}: {how} {path}\ndynabound {command}\n{result.output}\n{result.exception!r}"
-                if command.startswith("runs") and "remove" not in command:
-                    _check_values(out, rows, how, target, message)
+        user = _as_owner(out) if how == "unreadable" else contextlib.nullcontext()
+        with time_limit(f"{seed}: {how} {path.name}, dynabound {command}"), user:
+            result = _invoke(command)
+            message = f"{seed}: {how} {path}\ndynabound {command}\n{result.output}\n{result.exception!r}"
+            if command.startswith("runs") and "remove" not in command:
+                _check_values(out, rows, how, target, message)
         _check_result(result, message)
         reads = command.startswith(("runs --", "runs show", "reproduce"))
         if result.exit_code or reads:

@@ -63,7 +63,7 @@ def test_ctrl_c_is_one_line(monkeypatch):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("module", ["typer", "rich", "torch", "dynabound.lab"])
+@pytest.mark.parametrize("module", ["dynabound.cli", "typer", "rich", "torch", "dynabound.lab"])
 def test_ctrl_c_while_modules_are_imported_is_one_line(module):
     # A shell starts background jobs with SIGINT ignored, and their children inherit that.
     code = f"""import os, signal, sys
@@ -77,6 +77,15 @@ from dynabound.__main__ import main
 main()"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr, result.stdout) == (130, "dynabound: interrupted\n", "")
+
+
+@pytest.mark.processes
+def test_ctrl_c_is_handled_before_much_is_imported():
+    """What comes before is Python's own start, which prints a traceback of its own."""
+    code = "import sys; before = set(sys.modules); import dynabound._interrupt; print(*sys.modules.keys() - before)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"typing", "re", "typer", "torch", "dynabound.cli"} & set(shown)
+    assert len([name for name in shown if name.startswith("dynabound")]) == 3
 
 
 def test_ctrl_c_raises_again_when_a_command_is_loaded():

@@ -9,6 +9,7 @@ from dynabound.cli import app
 from helpers.command_lines import command_line
 from helpers.time_limit import time_limit
 
+
 def files(folder):
     return sorted(str(path) for path in folder.rglob("*"))
 

@@ -109,10 +109,28 @@ def test_a_stored_module_is_imported_only_if_it_is_named(dynabound):
     dynabound(*SMALL, *options)
     name = Store("runs").runs()[0].name
     line = dynabound("train", f"--resume={name}", code=1).stderr
-    assert "its optimizer torch.optim:RAdam would be imported and run" in line
+    assert "its optimizer torch.optim:RAdam would be imported and run; if you trust it, add --trust" in line
     dynabound("train", f"--resume={name}", "--optimizer=torch.optim:Adam", code=1)
     dynabound("train", f"--resume={name}", *options)
     assert "leave out seed" in dynabound("train", f"--resume={name}", *options, "--seed=1", code=1).stderr
+
+
+def test_trust_imports_the_module_that_a_stored_run_names(dynabound, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("import torch\nprint('imported')\nclass Mine(torch.optim.SGD): pass\n")
+    spec = RunSpec("digits", hidden=8, epochs=2, optimizer="mine:Mine")
+    run = Store("runs").run(spec)
+    with run.lock():
+        run.begin(spec, {})
+    monkeypatch.syspath_prepend(tmp_path)
+    reading = ["runs"], ["runs", "show", run.name], ["report", "mnist"], ["reproduce", "mnist", "--dry-run"]
+    for arguments in reading:
+        CliRunner().invoke(app, arguments)
+        assert "mine" not in sys.modules
+    dynabound("train", f"--resume={run.name}", code=1)
+    assert "mine" not in sys.modules
+    assert "finished" in dynabound("train", f"--resume={run.name}", "--trust", "--quiet").stdout
+    assert sys.modules.pop("mine")
+    assert "--trust: is for --resume" in dynabound(*SMALL, "--trust", code=1).stderr
 
 
 def test_runs_are_listed_filtered_shown_and_removed(dynabound):

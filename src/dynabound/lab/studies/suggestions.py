@@ -5,10 +5,12 @@ Adam and SGD can take them over: its initial and its final step size.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,8 +18,8 @@ import torch
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints.contents import parse, sign, verify
-from dynabound.lab.engines.base import process_context, threads
-from dynabound.lab.errors import DamagedError
+from dynabound.lab.engines.base import MAX_CRASHES, process_context, threads
+from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import Row, Study
@@ -92,16 +94,38 @@ def prepare(
     device: str = "cpu",
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Compute the suggestions of ``specs`` in ``jobs`` processes; those that are done when interrupted are kept."""
-    if not specs:
-        return
+    """Compute the suggestions of ``specs`` in ``jobs`` processes; those that are done when interrupted are kept.
+
+    If a process dies, what is missing is computed again; LabError if that happens ``MAX_CRASHES`` times.
+    """
+    left = list(specs)
+    for _ in range(MAX_CRASHES):
+        if not left:
+            return
+        with contextlib.suppress(BrokenProcessPool):
+            _compute_all(left, store, jobs, data_dir, device, progress, len(specs) - len(left))
+            return
+        left = [spec for spec in left if read(spec, store) is None]
+    if left:
+        raise LabError("a process that suggests step sizes died; run the same command again, with fewer --jobs")
+
+
+def _compute_all(
+    specs: Sequence[RunSpec],
+    store: Store,
+    jobs: int,
+    data_dir: str | Path | None,
+    device: str,
+    progress: Callable[[int], None],
+    done: int,
+) -> None:
     context = process_context()
     with ProcessPoolExecutor(min(jobs, len(specs)), mp_context=context, initializer=_ignore_interrupts) as pool:
         futures = [pool.submit(compute, spec, store, data_dir, device) for spec in specs]
         try:
-            for done, future in enumerate(as_completed(futures), start=1):
+            for number, future in enumerate(as_completed(futures), start=done + 1):
                 future.result()
-                progress(done)
+                progress(number)
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
