@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dynabound import _interrupt
+from dynabound import _files, _interrupt
 from dynabound._extras import pip_command
 from dynabound.cli import app, bench, errors
 from dynabound.cli.errors import CommandError, check_folder, printable
@@ -45,12 +45,13 @@ def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, t
     [
         (CommandError("--x: is wrong"), "--x: is wrong"),
         (PermissionError(13, "Permission denied", "/x/y"), "/x/y: Permission denied"),
-        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError(28, "No space left", "/x/y"), "/x/y: No space left; make room, or write to another disk"),
+        (OSError("odd"), "odd"),
         (MemoryError(), "not enough memory; use a smaller model, batch or number of steps"),
         (ModuleNotFoundError("No module named 'abc'", name="abc"), f"abc is not installed: {pip_command('lab')}"),
         (CommandError("\x1b[2Jname"), r"\x1b[2Jname"),
     ],
-    ids=["command", "file", "disk", "memory", "module", "escape"],
+    ids=["command", "file", "disk", "odd", "memory", "module", "escape"],
 )
 def test_foreseen_errors_are_one_line(monkeypatch, error, line):
     result = fail_with(monkeypatch, error)
@@ -134,3 +135,17 @@ def test_options_of_plan_need_plan(option, tmp_path):
     assert result.exit_code == 1
     assert f"dynabound: {option.partition('=')[0]}: is for --plan" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [["bounds"], ["theory", "counterexample", "--T=50"]])
+def test_a_full_disk_is_one_line_that_names_the_file(command, tmp_path, monkeypatch):
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_files.os, "replace", no_room)
+    result = run(*command, f"--out={tmp_path}")
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 1
+    assert line.startswith(f"dynabound: {tmp_path}/")
+    assert line.endswith(": No space left on device; make room, or write to another disk")
+    assert not list(tmp_path.iterdir())

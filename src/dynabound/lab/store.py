@@ -107,6 +107,8 @@ class Run:
         path = self.folder / "spec.json"
         try:
             spec = RunSpec.from_json(read_regular(path).decode())
+        except PermissionError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); make it readable: chmod -R u+rwX") from error
         except (OSError, UnicodeDecodeError, LabError) as error:
             raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self._remedy}") from error
         if self.name not in spec.names:
@@ -285,9 +287,11 @@ class Run:
         try:
             yield
         except OSError as error:
+            known = (self.folder / "spec.json").is_file()
+            resume = f": dynabound train --resume {self.name} --out {self.folder.parent}"
             raise StoreError(
                 f"{path}: cannot be written ({error.strerror or error}); what was there is kept. Make room, or the "
-                f"folder writable, then: dynabound train --resume {self.name} --out {self.folder.parent}"
+                f"folder writable, then{resume if known else ' run the same command again'}"
             ) from error
 
 
@@ -296,4 +300,6 @@ def _json(value: Any) -> bytes:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0][:300]
+    """For a message: an OSError without the path, which the message has already."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return reason.partition("\n")[0][:300]
