@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -208,7 +209,7 @@ def runs_list(
     wanted = {"task": task, "model": model, "optimizer": optimizer, "state": state}
     rows = [
         row
-        for row in map(_row, Store(out).runs())
+        for row in filter(None, map(_row, Store(out).runs()))
         if all(value is None or row.get(key) == value for key, value in wanted.items())
     ]
     if as_json:
@@ -220,15 +221,16 @@ def runs_list(
         print_table(columns, ([row.get(column, "") for column in columns] for row in rows), wrap="result", width=160)
 
 
-def _row(run: Run) -> dict[str, Any]:
-    """A run in a line; a damaged one is a line too."""
+def _row(run: Run) -> dict[str, Any] | None:
+    """A run in a line; a damaged one is a line too. None if it has been removed meanwhile."""
     try:
         spec, status = run.spec(), run.status()
         if status["state"] == "damaged":
             raise LabError(status["error"])
         metrics = run.metrics()
     except LabError as error:
-        return {"run": run.name, "state": "damaged", "result": str(error)}
+        damaged = {"run": run.name, "state": "damaged", "result": str(error)}
+        return damaged if os.path.lexists(run.folder) else None
     last = metrics[-1] if metrics else {}
     value = last.get(f"test_{spec.metric}")
     result = "" if value is None else f"{spec.metric} {value:.4g}"
