@@ -1,6 +1,7 @@
 """Random command lines end well or are refused: no traceback, nothing written on refusal, nothing hangs."""
 
 import shutil
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
@@ -32,6 +33,7 @@ def check(seed, folder):
     for path in folder.iterdir():
         if str(path) not in before:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return "refused" if result.exit_code else "executed"
 
 
 @pytest.fixture
@@ -48,8 +50,16 @@ def test_some_command_lines(folder):
         check(seed, folder)
 
 
+@pytest.fixture(scope="module")
+def outcomes():
+    """What became of the command lines; ``pytest -s`` shows it."""
+    counts = Counter()
+    yield counts
+    if counts:
+        print(f"\n{counts.total()} command lines: {', '.join(f'{n} {what}' for what, n in counts.items())}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
-def test_a_thousand_command_lines(part, folder):
-    for seed in range(1000 + 50 * part, 1050 + 50 * part):
-        check(seed, folder)
+def test_a_thousand_command_lines(part, folder, outcomes):
+    outcomes.update(check(seed, folder) for seed in range(1000 + 50 * part, 1050 + 50 * part))

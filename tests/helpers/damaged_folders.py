@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from dynabound.lab.checkpoints import file
 from dynabound.lab.checkpoints.contents import sign
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07"
@@ -112,8 +113,9 @@ def forge(choose: random.Random, path: Path) -> None:
 
 
 def forge_checkpoint(choose: random.Random, path: Path) -> None:
-    state = torch.load(path, weights_only=True)
+    state = file.read(path).state
     kind = choose.choice(["mutate", "mutate", "mutate", "list", "empty", "pickle", "zip", "transposed"])
+    out = next(parent for parent in path.parents if parent.name == "out")
     if kind == "mutate":
         _mutate(choose, state)
     elif kind == "transposed":
@@ -123,10 +125,10 @@ def forge_checkpoint(choose: random.Random, path: Path) -> None:
     torch.save(made, buffer)
     contents = buffer.getvalue()
     if kind == "pickle":
-        contents = pickle.dumps({"step": Canary(path.parents[2] / "canary")})
+        contents = pickle.dumps({"step": Canary(out / "canary")})
     if kind == "zip":
         with zipfile.ZipFile(buffer := io.BytesIO(), "w") as archive:
-            archive.writestr("a/data.pkl", pickle.dumps(Canary(path.parents[2] / "canary")))
+            archive.writestr("a/data.pkl", pickle.dumps(Canary(out / "canary")))
         contents = buffer.getvalue()
     path.write_bytes(contents)
     path.with_name(f"{path.name}.sha256").write_text(f"{hashlib.sha256(contents).hexdigest()}  {path.name}\n")

@@ -8,17 +8,18 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints.contents import parse, sign, verify
-from dynabound.lab.engines.base import MAX_CRASHES, process_context, threads
+from dynabound.lab.engines.base import MAX_CRASHES, explain, process_context, threads
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -96,40 +97,61 @@ def prepare(
 ) -> None:
     """Compute the suggestions of ``specs`` in ``jobs`` processes; those that are done when interrupted are kept.
 
-    If a process dies, what is missing is computed again; LabError if that happens ``MAX_CRASHES`` times.
+    A process that dies is replaced; LabError if one dies ``MAX_CRASHES`` times for the same spec.
     """
-    left = list(specs)
-    for _ in range(MAX_CRASHES):
-        if not left:
-            return
-        with contextlib.suppress(BrokenProcessPool):
-            _compute_all(left, store, jobs, data_dir, device, progress, len(specs) - len(left))
-            return
-        left = [spec for spec in left if read(spec, store) is None]
-    if left:
-        raise LabError("a process that suggests step sizes died; run the same command again, with fewer --jobs")
+    waiting, crashes, done = list(specs), Counter[RunSpec](), 0
+    running: dict[Any, tuple[Any, RunSpec]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                spec = waiting.pop(0)
+                connection, process = _start(spec, store, data_dir, device)
+                running[connection] = process, spec
+            for connection in wait(list(running)):
+                process, spec = running.pop(connection)
+                succeeded = _succeeded(connection)
+                process.join()
+                if succeeded:
+                    done += 1
+                    progress(done)
+                    continue
+                crashes[spec] += 1
+                waiting.append(spec)
+                if crashes[spec] >= MAX_CRASHES:
+                    raise LabError("a process that suggests step sizes died; run the same command again")
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
 
 
-def _compute_all(
-    specs: Sequence[RunSpec],
-    store: Store,
-    jobs: int,
-    data_dir: str | Path | None,
-    device: str,
-    progress: Callable[[int], None],
-    done: int,
-) -> None:
+def _start(spec: RunSpec, store: Store, data_dir: str | Path | None, device: str) -> tuple[Any, Any]:
+    # Not a pool: its processes need semaphores, and print a traceback if those are gone before they have started.
     context = process_context()
-    with ProcessPoolExecutor(min(jobs, len(specs)), mp_context=context, initializer=_ignore_interrupts) as pool:
-        futures = [pool.submit(compute, spec, store, data_dir, device) for spec in specs]
-        try:
-            for number, future in enumerate(as_completed(futures), start=done + 1):
-                future.result()
-                progress(number)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, compute, spec, store, data_dir, device), daemon=True)
+    process.start()
+    theirs.close()  # otherwise the end of the process would not close the connection
+    return ours, process
 
 
-def _ignore_interrupts() -> None:
+def _succeeded(connection: Any) -> bool:
+    """Whether a process has done its work; False if it died, LabError if it failed."""
+    try:
+        error: str = connection.recv()
+    except (EOFError, OSError):
+        return False
+    if error:
+        raise LabError(error.strip().rpartition("\n")[-1])  # the last line of a traceback is the error
+    return True
+
+
+def _work(connection: Any, compute: Callable[..., Suggestion], *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what to do
+    try:
+        compute(*arguments)
+        error = ""
+    except Exception as problem:
+        error = explain(problem)
+    with contextlib.suppress(OSError):  # the parent is gone
+        connection.send(error)
