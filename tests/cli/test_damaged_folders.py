@@ -108,7 +108,8 @@ def _check_values(out, before, how, target, message):
             continue
         assert name == target, message
         if how not in FORGED:
-            assert {**now, "state": ""} == {**row, "state": ""}, message
+            fewer = {"epoch": now["epoch"], "result": ""} if now["epoch"].startswith("0/") else {}
+            assert {**now, "state": ""} == {**row, "state": "", **fewer}, message
             assert now["state"] in ("new", "stopped"), message
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from dynabound.lab.checkpoints import file
+from dynabound.lab.checkpoints import file, rotation
 from dynabound.lab.checkpoints.contents import sign
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07"
@@ -148,10 +148,10 @@ def exchange_all(choose: random.Random, path: Path) -> None:
     without = choose.choice([("spec.json",), ()])
     for each in path.parent.iterdir():
         if each.name not in without:
-            each.unlink()
+            rotation.delete(each)
     for each in other.iterdir():
         if each.name not in without:
-            shutil.copy(each, path.parent / each.name)
+            (shutil.copytree if each.is_dir() else shutil.copy)(each, path.parent / each.name)
 
 
 def remove(choose: random.Random, path: Path) -> None:

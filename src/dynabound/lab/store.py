@@ -265,9 +265,14 @@ class Run:
         with self.lock():
             trash = self.folder.with_name(f".removed-{self.name}-{os.getpid()}")
             try:
+                for folder in self.folder.glob("*.dcp"):
+                    if not folder.is_symlink():
+                        folder.chmod(0o700)  # otherwise what is in it could not be deleted
                 self.folder.rename(trash)
                 shutil.rmtree(trash)
             except OSError as error:
+                with contextlib.suppress(OSError):
+                    trash.rename(self.folder)  # what is left keeps its name
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
 
     @property
