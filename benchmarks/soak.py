@@ -270,4 +270,8 @@ def show(soak: Soak, rounds: int, runs: int, minutes: float, given: argparse.Nam
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    finally:  # also after Ctrl-C
+        for process in processes():
+            os.kill(process.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ import typer
 from dynabound.cli import progress
 from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
 from dynabound.cli.errors import stop_signals
-from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, examples, expand, one_of
+from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, SaveOptions, examples, expand, one_of
 from dynabound.cli.suggest import suggesting
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab import distributed
@@ -43,9 +43,10 @@ STATES = ("running", "stopped", "finished", "diverged", "failed", "damaged")
     "torchrun --nproc-per-node 2 -m dynabound train mnist",
     "dynabound train --resume 860a",
 )
-@expand(spec=Fields(RunSpec))
+@expand(spec=Fields(RunSpec), saving=Fields(SaveOptions))
 def train(
     spec: dict[str, Any],
+    saving: dict[str, Any],
     suggest: Annotated[
         bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short races (see: suggest).")
     ] = False,
@@ -57,8 +58,6 @@ def train(
     out: Out = Path("runs"),
     device: Device = "cpu",
     fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard the model over torchrun's processes (FSDP2).")] = False,
-    checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Save every N steps.")] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="Save every N minutes.")] = 2.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves into the run's folder.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -71,7 +70,7 @@ def train(
     the model and of the optimizer's state: for models that are too large for one. A run may be resumed with another
     N, with --fsdp or without.
     """
-    check_finite("--checkpoint-minutes", checkpoint_minutes)
+    check_finite("--checkpoint-minutes", saving.get("checkpoint_minutes"))
     check_data_dir(data_dir)
     with distributed.joined(device, group=fsdp):
         store = Store(out)
@@ -91,8 +90,7 @@ def train(
                 data_dir=data_dir,
                 device=device,
                 fsdp=fsdp,
-                checkpoint_steps=checkpoint_steps,
-                checkpoint_minutes=checkpoint_minutes,
+                **saving,
                 progress=_listener(shown, curves),
                 stop=lambda: bool(received),
             )
