@@ -263,10 +263,11 @@ def show(soak: Soak, rounds: int, runs: int, minutes: float, given: argparse.Nam
         print(f"  {times:4} {name}")
     ends = ", ".join(f"{times} with {code}" for code, times in sorted(soak.commands.items()))
     print(f"commands ended: {ends}")
-    equal = "equal to the undisturbed one in every bit" if not soak.problems else "NOT all as they should be"
+    differ = any(problem.endswith("differs") for problem in soak.problems)
+    equal = "NOT equal to the undisturbed one" if differ else "equal to the undisturbed one in every bit"
     print(f"{rounds} rounds of {runs} runs and their report: {equal}")
     for problem in soak.problems:
-        print(f"  {problem}")
+        print(f"PROBLEM: {problem}")
 
 
 if __name__ == "__main__":
