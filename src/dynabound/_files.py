@@ -30,6 +30,10 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
             if durable:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        if error.filename in (None, temporary, str(temporary)):  # that of a full disk names no file
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
     if durable:

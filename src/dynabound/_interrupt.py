@@ -2,12 +2,11 @@
 
 import os
 import signal
-from typing import Any
 
 __all__ = ["allow", "exit_at_once"]
 
 
-def _leave(*_: Any) -> None:
+def _leave(*_: object) -> None:
     os.write(2, b"dynabound: interrupted\n")
     os._exit(130)
 

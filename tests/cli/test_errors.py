@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dynabound import _interrupt
+from dynabound import _files, _interrupt
 from dynabound._extras import pip_command
 from dynabound.cli import app, bench, errors
 from dynabound.cli.errors import CommandError, check_folder, printable
@@ -45,12 +45,13 @@ def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, t
     [
         (CommandError("--x: is wrong"), "--x: is wrong"),
         (PermissionError(13, "Permission denied", "/x/y"), "/x/y: Permission denied"),
-        (OSError(28, "No space left on device"), "No space left on device"),
+        (OSError(28, "No space left", "/x/y"), "/x/y: No space left; make room, or write to another disk"),
+        (OSError("odd"), "odd"),
         (MemoryError(), "not enough memory; use a smaller model, batch or number of steps"),
         (ModuleNotFoundError("No module named 'abc'", name="abc"), f"abc is not installed: {pip_command('lab')}"),
         (CommandError("\x1b[2Jname"), r"\x1b[2Jname"),
     ],
-    ids=["command", "file", "disk", "memory", "module", "escape"],
+    ids=["command", "file", "disk", "odd", "memory", "module", "escape"],
 )
 def test_foreseen_errors_are_one_line(monkeypatch, error, line):
     result = fail_with(monkeypatch, error)
@@ -63,7 +64,7 @@ def test_ctrl_c_is_one_line(monkeypatch):
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("module", ["typer", "rich", "torch", "dynabound.lab"])
+@pytest.mark.parametrize("module", ["dynabound.cli", "typer", "rich", "torch", "dynabound.lab"])
 def test_ctrl_c_while_modules_are_imported_is_one_line(module):
     # A shell starts background jobs with SIGINT ignored, and their children inherit that.
     code = f"""import os, signal, sys
@@ -77,6 +78,15 @@ from dynabound.__main__ import main
 main()"""
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (result.returncode, result.stderr, result.stdout) == (130, "dynabound: interrupted\n", "")
+
+
+@pytest.mark.processes
+def test_ctrl_c_is_handled_before_much_is_imported():
+    """What comes before is Python's own start, which prints a traceback of its own."""
+    code = "import sys; before = set(sys.modules); import dynabound._interrupt; print(*sys.modules.keys() - before)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"typing", "re", "typer", "torch", "dynabound.cli"} & set(shown)
+    assert len([name for name in shown if name.startswith("dynabound")]) == 3
 
 
 def test_ctrl_c_raises_again_when_a_command_is_loaded():
@@ -125,3 +135,17 @@ def test_options_of_plan_need_plan(option, tmp_path):
     assert result.exit_code == 1
     assert f"dynabound: {option.partition('=')[0]}: is for --plan" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("command", [["bounds"], ["theory", "counterexample", "--T=50"]])
+def test_a_full_disk_is_one_line_that_names_the_file(command, tmp_path, monkeypatch):
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(_files.os, "replace", no_room)
+    result = run(*command, f"--out={tmp_path}")
+    (line,) = result.stderr.splitlines()
+    assert result.exit_code == 1
+    assert line.startswith(f"dynabound: {tmp_path}/")
+    assert line.endswith(": No space left on device; make room, or write to another disk")
+    assert not list(tmp_path.iterdir())

@@ -1,34 +1,14 @@
 """Random command lines end well or are refused: no traceback, nothing written on refusal, nothing hangs."""
 
-import contextlib
 import shutil
-import signal
+from collections import Counter
 
 import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
 from helpers.command_lines import command_line
-
-SECONDS = 60
-"""Of CPU time, which does not depend on what else the machine does; and ten times as much on the clock."""
-
-
-@contextlib.contextmanager
-def time_limit(words):
-    def expired(*_):
-        pytest.fail(f"hangs: dynabound {words}")
-
-    timers = {signal.SIGPROF: (signal.ITIMER_PROF, SECONDS), signal.SIGALRM: (signal.ITIMER_REAL, 10 * SECONDS)}
-    before = {number: signal.signal(number, expired) for number in timers}
-    for timer, seconds in timers.values():
-        signal.setitimer(timer, seconds)
-    try:
-        yield
-    finally:
-        for number, (timer, _) in timers.items():
-            signal.setitimer(timer, 0)
-            signal.signal(number, before[number])
+from helpers.time_limit import time_limit
 
 
 def files(folder):
@@ -38,7 +18,7 @@ def files(folder):
 def check(seed, folder):
     words = command_line(seed)
     before = files(folder)
-    with time_limit(words):
+    with time_limit(f"dynabound {words}"):
         result = CliRunner().invoke(app, words)
     message = f"{seed}: dynabound {words}\n{result.output}"
     assert result.exception is None or isinstance(result.exception, SystemExit), message
@@ -53,6 +33,7 @@ def check(seed, folder):
     for path in folder.iterdir():
         if str(path) not in before:
             shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return "refused" if result.exit_code else "executed"
 
 
 @pytest.fixture
@@ -69,8 +50,16 @@ def test_some_command_lines(folder):
         check(seed, folder)
 
 
+@pytest.fixture(scope="module")
+def outcomes():
+    """What became of the command lines; ``pytest -s`` shows it."""
+    counts = Counter()
+    yield counts
+    if counts:
+        print(f"\n{counts.total()} command lines: {', '.join(f'{n} {what}' for what, n in counts.items())}")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(20))
-def test_a_thousand_command_lines(part, folder):
-    for seed in range(1000 + 50 * part, 1050 + 50 * part):
-        check(seed, folder)
+def test_a_thousand_command_lines(part, folder, outcomes):
+    outcomes.update(check(seed, folder) for seed in range(1000 + 50 * part, 1050 + 50 * part))

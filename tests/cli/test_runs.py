@@ -1,6 +1,8 @@
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -109,10 +111,53 @@ def test_a_stored_module_is_imported_only_if_it_is_named(dynabound):
     dynabound(*SMALL, *options)
     name = Store("runs").runs()[0].name
     line = dynabound("train", f"--resume={name}", code=1).stderr
-    assert "its optimizer torch.optim:RAdam would be imported and run" in line
+    assert "its optimizer torch.optim:RAdam would be imported and run; if you trust it, add --trust" in line
     dynabound("train", f"--resume={name}", "--optimizer=torch.optim:Adam", code=1)
     dynabound("train", f"--resume={name}", *options)
     assert "leave out seed" in dynabound("train", f"--resume={name}", *options, "--seed=1", code=1).stderr
+
+
+def test_trust_imports_the_module_that_a_stored_run_names(dynabound, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("import torch\nprint('imported')\nclass Mine(torch.optim.SGD): pass\n")
+    spec = RunSpec("digits", hidden=8, epochs=2, optimizer="mine:Mine")
+    run = Store("runs").run(spec)
+    with run.lock():
+        run.begin(spec, {})
+    monkeypatch.syspath_prepend(tmp_path)
+    reading = ["runs"], ["runs", "show", run.name], ["report", "mnist"], ["reproduce", "mnist", "--dry-run"]
+    for arguments in reading:
+        CliRunner().invoke(app, arguments)
+        assert "mine" not in sys.modules
+    dynabound("train", f"--resume={run.name}", code=1)
+    assert "mine" not in sys.modules
+    assert "finished" in dynabound("train", f"--resume={run.name}", "--trust", "--quiet").stdout
+    assert sys.modules.pop("mine")
+    assert "--trust: is for --resume" in dynabound(*SMALL, "--trust", code=1).stderr
+
+
+@pytest.mark.parametrize("moment", ["while the folder is read", "before the run is read"])
+def test_runs_that_are_removed_while_they_are_listed(dynabound, moment, monkeypatch):
+    for optimizer in ("adam", "sgd"):
+        dynabound(*SMALL, "--quiet", f"--optimizer={optimizer}")
+    gone = next(run for run in Store("runs").runs() if run.spec().optimizer == "adam")
+    iterdir, spec = Path.iterdir, type(gone).spec
+
+    def list_then_remove(folder):
+        names = list(iterdir(folder))
+        shutil.rmtree(gone.folder)
+        return names
+
+    def remove_then_read(run):
+        if run.name == gone.name:
+            shutil.rmtree(gone.folder)
+        return spec(run)
+
+    if moment.startswith("while"):
+        monkeypatch.setattr(Path, "iterdir", list_then_remove)
+    else:
+        monkeypatch.setattr(type(gone), "spec", remove_then_read)
+    (row,) = json.loads(dynabound("runs", "--json").stdout)
+    assert row["optimizer"] == "sgd"
 
 
 def test_runs_are_listed_filtered_shown_and_removed(dynabound):

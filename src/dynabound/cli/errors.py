@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -72,7 +73,9 @@ def _explain(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and not (error.name or "dynabound").startswith("dynabound"):
         return str(error) if "pip install" in str(error) else _extras.missing(error, "lab")
     if isinstance(error, OSError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+        remedy = "; make room, or write to another disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
+        named = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+        return named + remedy
     if isinstance(error, MemoryError):
         return "not enough memory; use a smaller model, batch or number of steps"
     return _report(error)

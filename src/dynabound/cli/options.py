@@ -11,7 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-__all__ = ["DataDir", "Device", "EngineOptions", "Fields", "Json", "Out", "Quiet", "examples", "expand", "one_of"]
+__all__ = ["DataDir", "Device", "EngineOptions", "Fields", "Json", "Out", "Quiet", "SaveOptions", "examples", "expand",
+           "one_of"]  # fmt: skip
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -152,6 +153,14 @@ def expand(**groups: Fields) -> Callable[[Callable[..., None]], Callable[..., No
 
 def _option(value: Any, help: str, **metadata: Any) -> Any:
     return field(default=value, metadata={"help": help, **metadata})
+
+
+@dataclass(frozen=True)
+class SaveOptions:
+    """When a run saves checkpoints."""
+
+    checkpoint_steps: int | None = _option(None, "Save every N steps.", min=1)
+    checkpoint_minutes: float = _option(2.0, "Save every N minutes.", min=0.0)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -13,7 +14,7 @@ import typer
 from dynabound.cli import progress
 from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
 from dynabound.cli.errors import stop_signals
-from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, examples, expand, one_of
+from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, SaveOptions, examples, expand, one_of
 from dynabound.cli.suggest import suggesting
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab import distributed
@@ -42,19 +43,21 @@ STATES = ("running", "stopped", "finished", "diverged", "failed", "damaged")
     "torchrun --nproc-per-node 2 -m dynabound train mnist",
     "dynabound train --resume 860a",
 )
-@expand(spec=Fields(RunSpec))
+@expand(spec=Fields(RunSpec), saving=Fields(SaveOptions))
 def train(
     spec: dict[str, Any],
+    saving: dict[str, Any],
     suggest: Annotated[
         bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short races (see: suggest).")
     ] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stored run.")] = None,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="With --resume: import the optimizer's module that the stored run names.")
+    ] = False,
     data_dir: DataDir = None,
     out: Out = Path("runs"),
     device: Device = "cpu",
     fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard the model over torchrun's processes (FSDP2).")] = False,
-    checkpoint_steps: Annotated[int | None, typer.Option(min=1, help="Save every N steps.")] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(min=0.0, help="Save every N minutes.")] = 2.0,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves into the run's folder.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -67,11 +70,13 @@ def train(
     the model and of the optimizer's state: for models that are too large for one. A run may be resumed with another
     N, with --fsdp or without.
     """
-    check_finite("--checkpoint-minutes", checkpoint_minutes)
+    check_finite("--checkpoint-minutes", saving.get("checkpoint_minutes"))
     check_data_dir(data_dir)
     with distributed.joined(device, group=fsdp):
         store = Store(out)
-        chosen = _stored_spec(store, resume, spec) if resume else RunSpec.from_dict(spec)
+        if trust and not resume:
+            raise LabError("--trust: is for --resume; add --resume RUN, or leave it out")
+        chosen = _stored_spec(store, resume, spec, trust) if resume else RunSpec.from_dict(spec)
         check_local_runs([chosen], device, out)
         check_optimizer(chosen, device)
         if suggest:
@@ -85,8 +90,7 @@ def train(
                 data_dir=data_dir,
                 device=device,
                 fsdp=fsdp,
-                checkpoint_steps=checkpoint_steps,
-                checkpoint_minutes=checkpoint_minutes,
+                **saving,
                 progress=_listener(shown, curves),
                 stop=lambda: bool(received),
             )
@@ -127,18 +131,17 @@ def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> 
     return listen if listeners else None
 
 
-def _stored_spec(store: Store, name: str, given: dict[str, Any]) -> RunSpec:
-    """The spec of a stored run, whose code is imported only if the user names it: the folder may be another's."""
+def _stored_spec(store: Store, name: str, given: dict[str, Any], trust: bool) -> RunSpec:
+    """The spec of a stored run, whose code is imported only if the user trusts it: the folder may be another's."""
     spec = store.find(name).spec()
     foreign = ":" in spec.optimizer
     others = [option for option in given if not (foreign and option == "optimizer")]
     if others:
         names = ", ".join(others)
         raise LabError(f"--resume {name}: the stored spec is used, so leave out {names}; or train without --resume")
-    if foreign and given.get("optimizer") != spec.optimizer:
+    if foreign and not trust and given.get("optimizer") != spec.optimizer:
         raise LabError(
-            f"--resume {name}: its optimizer {spec.optimizer} would be imported and run; if you trust it, add "
-            f"--optimizer {spec.optimizer}"
+            f"--resume {name}: its optimizer {spec.optimizer} would be imported and run; if you trust it, add --trust"
         )
     return spec
 
@@ -153,8 +156,8 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
     if last:
         echo(progress.epoch_line(last, spec.epochs))
     if result.state == "stopped":
-        named = f" --optimizer {spec.optimizer}" if ":" in spec.optimizer else ""
-        echo(f"resume with: dynabound train --resume {spec.name} --out {out}{named}")
+        trust = " --trust" if ":" in spec.optimizer else ""
+        echo(f"resume with: dynabound train --resume {spec.name} --out {out}{trust}")
 
 
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
@@ -204,7 +207,7 @@ def runs_list(
     wanted = {"task": task, "model": model, "optimizer": optimizer, "state": state}
     rows = [
         row
-        for row in map(_row, Store(out).runs())
+        for row in filter(None, map(_row, Store(out).runs()))
         if all(value is None or row.get(key) == value for key, value in wanted.items())
     ]
     if as_json:
@@ -216,12 +219,16 @@ def runs_list(
         print_table(columns, ([row.get(column, "") for column in columns] for row in rows), wrap="result", width=160)
 
 
-def _row(run: Run) -> dict[str, Any]:
-    """A run in a line; a damaged one is a line too."""
+def _row(run: Run) -> dict[str, Any] | None:
+    """A run in a line; a damaged one is a line too. None if it has been removed meanwhile."""
     try:
-        spec, metrics, status = run.spec(), run.metrics(), run.status()
+        spec, status = run.spec(), run.status()
+        if status["state"] == "damaged":
+            raise LabError(status["error"])
+        metrics = run.metrics()
     except LabError as error:
-        return {"run": run.name, "state": "damaged", "result": str(error)}
+        damaged = {"run": run.name, "state": "damaged", "result": str(error)}
+        return damaged if os.path.lexists(run.folder) else None
     last = metrics[-1] if metrics else {}
     value = last.get(f"test_{spec.metric}")
     result = "" if value is None else f"{spec.metric} {value:.4g}"

@@ -29,9 +29,13 @@ def verified(entry: Any, unsigned: frozenset[str] = frozenset()) -> dict[str, An
 def parse_json(contents: bytes, kind: type) -> Any:
     """JSON of the expected type; DamagedError for anything else, also for numbers and nesting beyond all reason."""
     try:
-        value = json.loads(contents)
+        value = json.loads(contents, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
         raise DamagedError(f"is not JSON ({str(error)[:80]})") from error
     if not isinstance(value, kind):
         raise DamagedError(f"holds a {type(value).__name__}, not a {kind.__name__}")
     return value
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is no number")  # Python alone writes and reads NaN and Infinity

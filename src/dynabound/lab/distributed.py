@@ -45,7 +45,10 @@ def joined(device: str, group: bool = False) -> Iterator[None]:
     try:
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo", **_rendezvous(several))
     except (RuntimeError, ValueError) as error:
-        raise LabError(f"the processes of this run cannot find each other ({_first_line(error)})") from error
+        raise LabError(
+            f"the processes of this run cannot find each other ({_first_line(error)}); start them with torchrun, or "
+            "unset WORLD_SIZE"
+        ) from error
     try:
         yield
     finally:

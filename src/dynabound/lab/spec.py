@@ -7,6 +7,7 @@ import hashlib
 import itertools
 import json
 import math
+import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -35,6 +36,7 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda x: x >= 0, ">= 0"),
     "weight_decay": (lambda x: x >= 0, ">= 0"),
 }
+_MAX_WHOLE = 10  # options; each doubles the names that a run may have
 _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
@@ -137,9 +139,8 @@ class RunSpec:
             value = getattr(self, name)
             if value is None:
                 continue
-            number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-            if not (number and legal(value)):
-                raise SpecError(f"{name}={value!r}: must be a number {allowed}")
+            if not (_is_number(value) and legal(value)):
+                raise SpecError(f"{name}={_short(value)}: must be a number {allowed}")
             object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0 are one run, and so are 0 and -0
         if self.decay_after is not None and self.decay_after >= self.epochs:
             raise SpecError(
@@ -170,7 +171,10 @@ class RunSpec:
     @property
     def names(self) -> list[str]:
         """The name, then those that version 0.1 gave to equal specs with whole numbers written without a dot."""
-        forms = {key: [value, int(value)] if _is_whole(value) else [value] for key, value in self.options.items()}
+        whole = {key for key, value in self.options.items() if _is_whole(value)}
+        if len(whole) > _MAX_WHOLE:
+            return [self.name]
+        forms = {key: [value, int(value)] if key in whole else [value] for key, value in self.options.items()}
         variants = [dict(zip(forms, values, strict=True)) for values in itertools.product(*forms.values())]
         names = [_hash({**self.to_dict(), "opt": options}) for options in variants]
         return list(dict.fromkeys(names))
@@ -200,7 +204,7 @@ class RunSpec:
         """The spec that :meth:`to_json` wrote, or that a person did."""
         try:
             fields = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:  # also for numbers and nesting that are too long
             raise SpecError(f"the spec is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise SpecError(f"the spec is a JSON {type(fields).__name__}; must be an object of fields")
@@ -210,6 +214,24 @@ class RunSpec:
 def _hash(fields: dict[str, Any]) -> str:
     set_fields = {key: value for key, value in fields.items() if value is not None}
     return hashlib.sha256(_dumps(set_fields).encode()).hexdigest()[:16]
+
+
+def _is_number(value: Any) -> bool:
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) < 2**63
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _is_option(value: Any) -> bool:
+    """Whether an option can be stored and compared: a finite number, a string, a boolean, None or a tuple of them."""
+    if isinstance(value, tuple):
+        return all(map(_is_option, value))
+    return value is None or isinstance(value, (bool, str)) or _is_number(value)
+
+
+def _short(value: Any) -> str:
+    """``value`` for an error message; a stored one may be of any length."""
+    return reprlib.repr(value)
 
 
 def _is_whole(value: Any) -> bool:
@@ -222,13 +244,13 @@ def _dumps(fields: dict[str, Any]) -> str:
 
 def _choice(name: str, value: Any, allowed: Any) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise SpecError(f"{name}={value!r}: must be one of {', '.join(allowed)}")
+        raise SpecError(f"{name}={_short(value)}: must be one of {', '.join(allowed)}")
     return value
 
 
 def _integer(name: str, value: Any, least: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63):
-        raise SpecError(f"{name}={value!r}: must be an integer >= {least} that fits into 64 bits")
+        raise SpecError(f"{name}={_short(value)}: must be an integer >= {least} that fits into 64 bits")
 
 
 def _pairs(optimizer: str, opt: Any) -> Options:
@@ -236,10 +258,11 @@ def _pairs(optimizer: str, opt: Any) -> Options:
     items = opt.items() if isinstance(opt, Mapping) else opt
     try:
         pairs = {key: tuple(value) if isinstance(value, list) else value for key, value in items}
-        pairs = optimizers.canonical(optimizer, pairs)
-        json.dumps(pairs, allow_nan=False)
     except (TypeError, ValueError):
-        raise SpecError(f"opt={opt!r}: must map names to finite numbers, strings, booleans or lists of them") from None
+        pairs = {"": opt}
+    if not all(isinstance(key, str) and key and _is_option(value) for key, value in pairs.items()):
+        raise SpecError(f"opt={_short(opt)}: must map names to finite numbers, strings, booleans or lists of them")
+    pairs = optimizers.canonical(optimizer, pairs)
     for reserved in {"lr", "weight_decay", "params"} & pairs.keys():
         raise SpecError(f"opt {reserved}: is a field of its own; give it as {reserved}, not in opt")
     return tuple(sorted(pairs.items()))

@@ -3,7 +3,8 @@
 A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.jsonl``, the last two checkpoints
 (``checkpoint-*.pt`` with ``checkpoint-*.pt.sha256``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The
 newest checkpoint decides about a run that has not ended: it contains the metrics too, and whatever was written after it
-is written again. Status and environment contain their own checksums, and the status that of the metrics.
+is written again. Status, environment and each line of metrics contain their own checksums; status and checkpoints name
+their run.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints import file, lock
+from dynabound.lab.checkpoints.contents import check_metrics
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
 from dynabound.lab.checksums import parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
@@ -40,6 +42,9 @@ _OLD_SESSION = frozenset({
     "dynabound", "torch", "python", "platform", "device", "seed", "threads", "ranks", "fsdp", "data", "commit",
     "started", "shared",
 })  # fmt: skip
+_OLD_METRICS = frozenset({"epoch", "step", "lr", "lower", "upper", "rates", "seconds"}).union(
+    f"{split}_{what}" for split in ("train", "valid", "test") for what in ("loss", "accuracy", "perplexity")
+)
 
 
 class Store:
@@ -74,8 +79,11 @@ class Store:
 
 
 def _age(folder: Path) -> float:
+    """When a run was made; FileNotFoundError if the folder is no run. One that has lost its spec still has a status."""
     try:
-        return (folder / "spec.json").stat().st_mtime
+        with contextlib.suppress(FileNotFoundError):
+            return (folder / "spec.json").lstat().st_mtime
+        return (folder / "status.json").lstat().st_mtime
     except PermissionError:
         return folder.stat().st_mtime
 
@@ -100,8 +108,10 @@ class Run:
         path = self.folder / "spec.json"
         try:
             spec = RunSpec.from_json(read_regular(path).decode())
-        except (OSError, UnicodeDecodeError, RecursionError, LabError) as error:
-            raise StoreError(f"{path}: cannot be read ({error}); {self._remedy}") from error
+        except PermissionError as error:
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); make it readable: chmod -R u+rwX") from error
+        except (OSError, UnicodeDecodeError, LabError) as error:
+            raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self._remedy}") from error
         if self.name not in spec.names:
             raise StoreError(f"{path}: is the spec of run {spec.name}, not of {self.name}; {self._remedy}")
         return spec
@@ -122,7 +132,7 @@ class Run:
             return {"state": "damaged", "error": f"{self.folder / 'status.json'}: {error}; {self._retrain}"}
         if status["state"] == "running" and not self.locked():
             status["state"] = "stopped"
-        return {key: value for key, value in status.items() if key != "metrics_sha256"}
+        return {key: value for key, value in status.items() if key not in ("metrics_sha256", "run")}
 
     def _stored_status(self) -> dict[str, Any]:
         try:
@@ -137,6 +147,8 @@ class Run:
             raise DamagedError("its counts are no numbers")
         if not isinstance(status.get("error", ""), str):
             raise DamagedError("its error is no text")
+        if status.get("run", self.name) != self.name:
+            raise DamagedError(f"belongs to run {status['run']}")
         return status
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -145,11 +157,11 @@ class Run:
         expected = self._expected("metrics_sha256"), self._expected("epochs")
         try:
             contents = read_regular(path)
-            lines = [parse_json(line, dict) for line in contents.splitlines()]
+            lines = check_metrics([verified(parse_json(line, dict), _OLD_METRICS) for line in contents.splitlines()])
             if expected[0] in (None, hashlib.sha256(contents).hexdigest()) and expected[1] in (None, len(lines)):
                 return lines
         except FileNotFoundError:
-            if not expected[1]:
+            if not any(expected):
                 return []
         except (OSError, DamagedError):
             pass
@@ -210,7 +222,7 @@ class Run:
 
     def write_status(self, state: str, **details: Any) -> None:
         """Write the run's state, with the checksum of its metrics."""
-        status = {"state": state, **details}
+        status = {"state": state, **details, "run": self.name}
         if state != "running":  # until then the metrics change without the status
             with contextlib.suppress(OSError):
                 status["metrics_sha256"] = hashlib.sha256(read_regular(self.folder / "metrics.jsonl")).hexdigest()
@@ -218,7 +230,7 @@ class Run:
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
-        lines = "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics)
+        lines = "".join(json.dumps(signed(line), allow_nan=False) + "\n" for line in metrics)
         self._write("metrics.jsonl", lines.encode(), durable=False)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -254,9 +266,14 @@ class Run:
         with self.lock():
             trash = self.folder.with_name(f".removed-{self.name}-{os.getpid()}")
             try:
+                for folder in self.folder.glob("*.dcp"):
+                    if not folder.is_symlink():
+                        folder.chmod(0o700)  # otherwise what is in it could not be deleted
                 self.folder.rename(trash)
                 shutil.rmtree(trash)
             except OSError as error:
+                with contextlib.suppress(OSError):
+                    trash.rename(self.folder)  # what is left keeps its name
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
 
     @property
@@ -276,11 +293,19 @@ class Run:
         try:
             yield
         except OSError as error:
+            known = (self.folder / "spec.json").is_file()
+            resume = f": dynabound train --resume {self.name} --out {self.folder.parent}"
             raise StoreError(
                 f"{path}: cannot be written ({error.strerror or error}); what was there is kept. Make room, or the "
-                f"folder writable, then: dynabound train --resume {self.name} --out {self.folder.parent}"
+                f"folder writable, then{resume if known else ' run the same command again'}"
             ) from error
 
 
 def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
+
+
+def _first_line(error: Exception) -> str:
+    """For a message: an OSError without the path, which the message has already."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return reason.partition("\n")[0][:300]

@@ -152,8 +152,10 @@ class _Session:
 
     def _restore(self, state: dict[str, Any]) -> None:
         try:
+            if "run" not in state:
+                _check_hyperparameters(state["optimizer"], self.training.optimizer)
             self.training.restore(state)
-        except (KeyError, RuntimeError, ValueError, TypeError) as error:
+        except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition("\n")[0]
             raise StoreError(
                 f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); remove the run and train it "
@@ -227,6 +229,19 @@ class _Session:
                     self.run.write_status("stopped", step=self.training.step)
                 else:
                     self.run.write_status("failed", error=f"{type(error).__name__}: {error}", step=self.training.step)
+
+
+def _check_hyperparameters(stored: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
+    """Raise ValueError if a checkpoint of version 0.1, which does not name its run, is that of another optimizer.
+
+    Its param groups may lack what a newer torch has added, but not have what this optimizer does not know.
+    """
+    for ours, theirs in zip(optimizer.param_groups, stored["param_groups"], strict=True):
+        known = {key: value for key, value in ours.items() if key not in ("params", "lr")}
+        if theirs.keys() - ours.keys() - {"param_names"} or any(
+            theirs.get(key, known[key]) != known[key] for key in known
+        ):
+            raise ValueError("it has other hyper-parameters")
 
 
 def _ended(run: Run) -> Result | None:

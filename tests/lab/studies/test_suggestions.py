@@ -1,6 +1,9 @@
 """Suggested step sizes: made once, kept, read by everything that lists runs."""
 
+import dataclasses
 import json
+import os
+import random
 
 import pytest
 
@@ -11,6 +14,7 @@ from dynabound.lab.studies import plan, recipes, suggestions
 from dynabound.lab.studies.plan import losses
 from dynabound.lab.studies.recipes import DEFAULTS
 from dynabound.tuning import suggest
+from helpers import deadly
 from helpers import tiny_studies as cases
 
 SMALL = dict(task="digits", hidden=4, epochs=20, examples=320, batch_size=32)  # 200 steps
@@ -81,6 +85,44 @@ def test_a_damaged_suggestion_is_made_again(contents, study, tmp_path):
     (tmp_path / "suggestions").mkdir()
     (tmp_path / "suggestions" / f"{spec.name}.json").write_bytes(contents)
     assert suggestions.missing([study], "demo", store) == [spec]
+
+
+def test_no_flipped_bit_of_a_suggestion_is_believed(study, tmp_path):
+    store, choose = Store(tmp_path / "runs"), random.Random(0)
+    (spec,) = suggestions.missing([study], "demo", store)
+    found = suggestions.compute(spec, store)
+    (path,) = (tmp_path / "suggestions").iterdir()
+    contents = path.read_bytes()
+    for _ in range(200):
+        place, bit = choose.randrange(len(contents)), 1 << choose.randrange(8)
+        path.write_bytes(contents[:place] + bytes([contents[place] ^ bit]) + contents[place + 1 :])
+        assert suggestions.read(spec, store) in (found, None)
+
+
+def test_the_suggestion_for_another_run_is_not_used(study, tmp_path):
+    store = Store(tmp_path / "runs")
+    (spec,) = suggestions.missing([study], "demo", store)
+    suggestions.compute(spec, store)
+    (path,) = (tmp_path / "suggestions").iterdir()
+    other = dataclasses.replace(spec, seed=1)
+    path.rename(path.with_name(f"{other.name}.json"))
+    assert suggestions.read(other, store) is None
+    path.symlink_to(path.with_name(f"{other.name}.json"))
+    assert suggestions.read(spec, store) is None
+    path.unlink()
+    os.mkfifo(path)
+    assert suggestions.read(spec, store) is None
+
+
+@pytest.mark.processes
+def test_a_process_that_dies_is_replaced_once(study, tmp_path, monkeypatch):
+    store, specs, done = Store(tmp_path / "runs"), [RunSpec(**SMALL)], []
+    monkeypatch.setattr(suggestions, "compute", deadly.suggest_or_die)
+    with pytest.raises(LabError, match="a process that suggests step sizes died; run the same command again"):
+        suggestions.prepare(specs, store, jobs=1, data_dir=tmp_path / "often")
+    suggestions.prepare(specs, store, jobs=1, data_dir=tmp_path, progress=done.append)
+    assert suggestions.read(specs[0], store)
+    assert done == [1]
 
 
 def test_what_cannot_be_suggested_is_an_error_that_names_it(tmp_path):

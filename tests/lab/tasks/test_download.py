@@ -146,7 +146,7 @@ def serve_cifar(web, monkeypatch, members):
     folder, address = web
     body = archive(members)
     (folder / "cifar.tar.gz").write_bytes(body)
-    digest = {"cifar.tar.gz": hashlib.md5(body).hexdigest()}
+    digest = {"cifar.tar.gz": hashlib.sha256(body).hexdigest()}
     source = Source("cifar", SOURCES["cifar10"].files, (address,), digest, {}, (10, 10, 2, 2))
     monkeypatch.setitem(SOURCES, "cifar10", source)
 
@@ -177,3 +177,13 @@ def test_unknown_name_and_unwritable_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write to .* give another --data-dir"):
         fetch("ptb", tmp_path / "file")
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_download_is_encrypted_and_has_a_sha256(name):
+    source = SOURCES[name]
+    assert all(mirror.startswith("https://") for mirror in source.mirrors)
+    digests = source.contents.values() if source.contents else source.downloads.values()
+    assert digests
+    assert all(len(digest) == 64 for digest in digests)
+    assert not source.contents or source.contents.keys() == set(source.files)

@@ -63,6 +63,7 @@ def test_options_reach_the_optimizer():
         ("adabound", {"final_lr": -1}, "final_lr"),
         ("adam", {"betas": (0.9, 2.0)}, "optimizer='adam': .*beta"),
         ("amsbound", {"nonsense": 1}, "nonsense"),
+        ("sgdm-dampened", {"dampening": 0.5}, "opt dampening: sgdm-dampened sets it to the momentum; leave it out"),
         ("no.such.module:Thing", {}, "cannot be imported"),
         ("torch.optim:Thing", {}, "cannot be imported"),
         ("torch.nn:Linear", {}, "must be a subclass of torch.optim.Optimizer"),

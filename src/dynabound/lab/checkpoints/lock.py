@@ -28,7 +28,10 @@ def hold(path: Path, name: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = open_regular(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
-        raise StoreError(f"{path}: cannot be written ({_reason(error)}); give another --out") from error
+        remedy = "make the folder writable, or give another --out"
+        if path.is_symlink() or (path.exists() and not path.is_file()):
+            remedy = "it is not a regular file: delete it"
+        raise StoreError(f"{path}: cannot be written ({_reason(error)}); {remedy}") from error
     try:
         if not _acquire(handle, path):
             raise LockedError(f"run {name} is being trained by {_owner(handle)}; wait for it, or stop that process")

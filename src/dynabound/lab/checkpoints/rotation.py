@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from dynabound._files import sync_folder
 from dynabound.lab import distributed
 from dynabound.lab.checkpoints import file
+from dynabound.lab.checkpoints.contents import check_state
 from dynabound.lab.errors import DamagedError, StoreError
 
 if TYPE_CHECKING:
@@ -41,11 +42,7 @@ class Checkpoints:
         """
         for path in reversed(self.paths() if mesh is None else self._common_paths()):
             try:
-                if path.suffix == ".pt" and mesh is None:
-                    return file.read(path).state
-                from dynabound.lab.checkpoints import sharded  # takes seconds to import
-
-                return sharded.read_file(path, mesh) if path.suffix == ".pt" else sharded.load(path, mesh)
+                return check_state(_read(path, mesh))
             except (OSError, DamagedError) as error:
                 if distributed.rank() == 0:
                     log.warning("%s: is damaged (%s); using the one before", path, error)
@@ -102,6 +99,14 @@ class Checkpoints:
                     "--out must be a folder that all processes share"
                 )
         return paths
+
+
+def _read(path: Path, mesh: DeviceMesh | None) -> dict[str, Any]:
+    if path.suffix == ".pt" and mesh is None:
+        return file.read(path).state
+    from dynabound.lab.checkpoints import sharded  # takes seconds to import
+
+    return sharded.read_file(path, mesh) if path.suffix == ".pt" else sharded.load(path, mesh)
 
 
 def delete(path: Path) -> None:

@@ -83,14 +83,20 @@ def load(folder: Path, mesh: DeviceMesh | None = None) -> dict[str, Any]:
     With a mesh all its processes call this and each reads its part; without, one process reads all, to the CPU.
     """
     state = read_file(folder / STATE, mesh, lambda state: _verify(folder, state, mesh))
+    try:
+        return _insert_shards(folder, state, mesh)
+    except CheckpointException as error:
+        raise DamagedError(str(_first(error))) from None
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:  # the same in all processes
+        raise DamagedError(f"its index is damaged ({error})") from None
+
+
+def _insert_shards(folder: Path, state: dict[str, Any], mesh: DeviceMesh | None) -> dict[str, Any]:
     index = state.pop("shards")
     tensors = {_name(entry["path"]): _empty(entry, mesh) for entry in index}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it is meant to be
-        try:
-            read_shards(tensors, storage_reader=_Reader(folder, index), no_dist=mesh is None)
-        except CheckpointException as error:
-            raise DamagedError(str(_first(error))) from None
+        read_shards(tensors, storage_reader=_Reader(folder, index), no_dist=mesh is None)
     for entry in index:
         *parents, last = entry["path"]
         table = state
@@ -208,7 +214,10 @@ def _first(error: CheckpointException) -> BaseException:
 
 def _verify(folder: Path, state: dict[str, Any], mesh: DeviceMesh | None) -> None:
     """Look at the files of the shards: this process's share of them, if it is not alone."""
-    digests = {place[0]: place[3] for entry in state["shards"] for _, _, place in entry["chunks"]}
+    try:
+        digests = {place[0]: place[3] for entry in state["shards"] for _, _, place in entry["chunks"]}
+    except (LookupError, TypeError, ValueError) as error:
+        raise DamagedError(f"its index is damaged ({error})") from None
     first, step = (0, 1) if mesh is None else (distributed.rank(), distributed.world_size())
     for name in sorted(digests)[first::step]:
         if Path(name).name != name or _digest(folder / name) != digests[name]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from dynabound.lab.errors import LabError
 from dynabound.lab.report.results import Curve
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import optimizers
 from dynabound.lens import effective_lr
 
 __all__ = ["RateEvolution", "SampledRates", "rate_evolution", "sample_rates"]
 
+log = logging.getLogger(__name__)
 _EXTREMES = (1e-2, 1e3)
 _KERNELS = 9
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
@@ -49,11 +54,18 @@ def sample_rates(curve: Curve, store: Store) -> SampledRates | None:
 
     The parameters come out of the checkpoint too, so neither the model nor its data is needed.
     """
-    state = store.run(curve.spec).load_checkpoint() if curve.finished else None
-    if state is None:
+    if not curve.finished:
         return None
+    try:
+        state = store.run(curve.spec).load_checkpoint()
+        return None if state is None else _sample(curve.spec, state)
+    except (LabError, LookupError, RuntimeError, TypeError, ValueError) as error:  # another run's checkpoint, or forged
+        log.warning("run %s: its learning rates are not shown (%s)", curve.spec.name, error)
+        return None
+
+
+def _sample(spec: RunSpec, state: dict[str, Any]) -> SampledRates:
     params = {name: torch.nn.Parameter(value) for name, value in state["model"].items() if not name.endswith(_BUFFERS)}
-    spec = curve.spec
     optimizer = optimizers.build(
         spec.optimizer, params.values(), float(spec.lr or 0), spec.weight_decay or 0, spec.options
     )
@@ -80,7 +92,10 @@ def rate_evolution(curve: Curve) -> RateEvolution | None:
     if not curve.finished:
         return None
     metrics = curve.finished[0].metrics
-    names = [name for name in metrics[0]["rates"] if name.endswith("conv1.weight")]
+    shared = set.intersection(*(set(line.get("rates", ())) for line in metrics))
+    names = [name for name in metrics[0].get("rates", ()) if name in shared and name.endswith("conv1.weight")]
+    if not names:
+        return None
     layers = {}
     for name in (names[len(names) // 4], names[3 * len(names) // 4]):
         lines = [line["rates"][name] for line in metrics]

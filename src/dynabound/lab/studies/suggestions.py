@@ -5,17 +5,22 @@ Adam and SGD can take them over: its initial and its final step size.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from dynabound._files import write_whole
-from dynabound.lab.engines.base import process_context, threads
+from dynabound._files import read_regular, write_whole
+from dynabound.lab.checksums import parse_json, signed, verified
+from dynabound.lab.engines.base import MAX_CRASHES, explain, process_context, threads
+from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import Row, Study
@@ -24,6 +29,7 @@ from dynabound.tuning import Suggestion
 
 __all__ = ["apply", "compute", "missing", "needed", "prepare", "read", "stand_in", "write"]
 
+_OLD = frozenset({"spec", "suggestion"})  # the keys of files that have no checksum
 _UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run is another than the one at the defaults
 
 
@@ -35,9 +41,14 @@ def _path(spec: RunSpec, store: Store) -> Path:
 def read(spec: RunSpec, store: Store) -> Suggestion | None:
     """The suggestion for ``spec``; None if it was not made yet, or is damaged."""
     try:
-        return Suggestion.from_dict(json.loads(_path(spec, store).read_text())["suggestion"])
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        stored = verified(parse_json(read_regular(_path(spec, store)), dict), _OLD)
+        found = Suggestion.from_dict(stored["suggestion"])
+        with_rates(spec, found)  # refuses what are no rates
+        if RunSpec.from_dict(stored["spec"]) != spec:
+            return None
+    except (OSError, DamagedError, LookupError, TypeError, ValueError, AttributeError):
         return None
+    return found
 
 
 def apply(row: Row, scale: str, store: Store) -> RunSpec | None:
@@ -82,7 +93,7 @@ def write(spec: RunSpec, found: Suggestion, store: Store) -> None:
     """Keep the suggestion for ``spec`` beside the runs."""
     path = _path(spec, store)
     path.parent.mkdir(parents=True, exist_ok=True)
-    contents = {"spec": spec.to_dict(), "suggestion": found.to_dict()}
+    contents = signed({"spec": spec.to_dict(), "suggestion": found.to_dict()})
     write_whole(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
 
 
@@ -94,20 +105,63 @@ def prepare(
     device: str = "cpu",
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Compute the suggestions of ``specs`` in ``jobs`` processes; those that are done when interrupted are kept."""
-    if not specs:
-        return
+    """Compute the suggestions of ``specs`` in ``jobs`` processes; those that are done when interrupted are kept.
+
+    A process that dies is replaced; LabError if one dies ``MAX_CRASHES`` times for the same spec.
+    """
+    waiting, crashes, done = list(specs), Counter[RunSpec](), 0
+    running: dict[Any, tuple[Any, RunSpec]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                spec = waiting.pop(0)
+                connection, process = _start(spec, store, data_dir, device)
+                running[connection] = process, spec
+            for connection in wait(list(running)):
+                process, spec = running.pop(connection)
+                succeeded = _succeeded(connection)
+                process.join()
+                if succeeded:
+                    done += 1
+                    progress(done)
+                    continue
+                crashes[spec] += 1
+                waiting.append(spec)
+                if crashes[spec] >= MAX_CRASHES:
+                    raise LabError("a process that suggests step sizes died; run the same command again")
+    finally:
+        for process, _ in running.values():
+            process.kill()
+            process.join()
+
+
+def _start(spec: RunSpec, store: Store, data_dir: str | Path | None, device: str) -> tuple[Any, Any]:
+    # Not a pool: its processes need semaphores, and print a traceback if those are gone before they have started.
     context = process_context()
-    with ProcessPoolExecutor(min(jobs, len(specs)), mp_context=context, initializer=_ignore_interrupts) as pool:
-        futures = [pool.submit(compute, spec, store, data_dir, device) for spec in specs]
-        try:
-            for done, future in enumerate(as_completed(futures), start=1):
-                future.result()
-                progress(done)
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(theirs, compute, spec, store, data_dir, device), daemon=True)
+    process.start()
+    theirs.close()  # otherwise the end of the process would not close the connection
+    return ours, process
 
 
-def _ignore_interrupts() -> None:
+def _succeeded(connection: Any) -> bool:
+    """Whether a process has done its work; False if it died, LabError if it failed."""
+    try:
+        error: str = connection.recv()
+    except (EOFError, OSError):
+        return False
+    if error:
+        raise LabError(error.strip().rpartition("\n")[-1])  # the last line of a traceback is the error
+    return True
+
+
+def _work(connection: Any, compute: Callable[..., Suggestion], *arguments: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what to do
+    try:
+        compute(*arguments)
+        error = ""
+    except Exception as problem:
+        error = explain(problem)
+    with contextlib.suppress(OSError):  # the parent is gone
+        connection.send(error)

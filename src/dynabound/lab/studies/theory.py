@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
+import hashlib
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from dynabound.lab.errors import LabError
+from dynabound._files import read_regular, write_whole
+from dynabound.lab.checksums import parse_json
+from dynabound.lab.errors import DamagedError, LabError
 
 __all__ = ["NAMES", "missing", "play", "read"]
 
@@ -26,17 +30,46 @@ def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
     demo = DEMONSTRATIONS[name](progress=progress)
     try:
         write(demo, folder)
+        sums = [f"{_digest(folder / file)}  {file}\n" for file in _files(name)]
+        write_whole(folder / f"{name}.sha256", "".join(sums).encode())
     except OSError as error:
         where = error.filename or folder
         raise LabError(f"{where}: cannot be written ({error.strerror}); give another --out") from None
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:
-    """The results of a demonstration; None if it was not computed to its end, or has lost its figure."""
-    if not (folder / f"{name}.svg").is_file():
-        return None
+    """The results of a demonstration; None if it was not computed to its end, or its files are damaged."""
     try:
-        found: dict[str, Any] = json.loads((folder / f"{name}.json").read_text())
-    except (OSError, ValueError):
+        digests = [_digest(folder / file) for file in _files(name)]
+        found: dict[str, Any] = parse_json(read_regular(folder / f"{name}.json"), dict)
+        with contextlib.suppress(FileNotFoundError):  # version 0.1 wrote no checksums
+            if read_regular(folder / f"{name}.sha256").decode(errors="replace").split()[::2] != digests:
+                return None
+    except (OSError, DamagedError):
         return None
-    return found
+    return found if _has_shape(found) else None
+
+
+def _files(name: str) -> list[str]:
+    return [f"{name}.json", f"{name}.svg"]
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(read_regular(path)).hexdigest()
+
+
+def _has_shape(found: dict[str, Any]) -> bool:
+    """Whether the report can show it: a checksum can be made for anything."""
+    verdicts = found.get("verdicts")
+    if not (isinstance(found.get("title"), str) and isinstance(found.get("settings"), dict)):
+        return False
+    return isinstance(verdicts, list) and all(map(_is_verdict, verdicts))
+
+
+def _is_verdict(verdict: Any) -> bool:
+    if not isinstance(verdict, dict) or verdict.get("holds", "") not in (True, False, None):
+        return False
+    texts = [verdict.get(key) for key in ("claim", "measured", "settings")]
+    texts += [verdict.get(key, "") for key in ("source", "kind", "statement")]
+    numbered = verdict.get("kind") != "theorem" or re.search(r"\d", str(verdict.get("statement")))
+    return bool(numbered) and all(isinstance(text, str) for text in texts)

@@ -21,7 +21,7 @@ class Source:
     """The files that are read, in the reader's order."""
     mirrors: tuple[str, ...]
     downloads: dict[str, str]
-    """From what is downloaded to its MD5, as the publishers give it."""
+    """From what is downloaded to its SHA-256, or to the MD5 that its publishers give if ``contents`` has a SHA-256."""
     contents: dict[str, str]
     """From a file to the SHA-256 of its uncompressed contents, which every reading checks."""
     shape: tuple[int, ...] = ()
@@ -105,10 +105,7 @@ TASKS: dict[str, Task] = {
         source=Source(
             kind="idx",
             files=_IDX,
-            mirrors=(
-                "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
-                "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-            ),
+            mirrors=("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",),
             downloads=_gz(
                 _idx(
                     "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
@@ -135,7 +132,7 @@ TASKS: dict[str, Task] = {
             kind="cifar",
             files=(*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"),
             mirrors=("https://www.cs.toronto.edu/~kriz/",),
-            downloads={"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+            downloads={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
             contents={},
             shape=(10_000, 10_000, 32, 32),
         ),

@@ -47,8 +47,8 @@ def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str
     folder = data_home(data_dir) / name
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, md5 in SOURCES[name].downloads.items():
-            path = _download(name, file, md5, folder, progress)
+        for file, digest in SOURCES[name].downloads.items():
+            path = _download(name, file, digest, folder, progress)
             if SOURCES[name].kind == "cifar":
                 folder = _extract(name, path)
     except OSError as error:
@@ -58,7 +58,7 @@ def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str
     return folder
 
 
-def _download(name: str, file: str, md5: str, folder: Path, progress: Callable[[str], Any] | None) -> Path:
+def _download(name: str, file: str, digest: str, folder: Path, progress: Callable[[str], Any] | None) -> Path:
     try:
         import pooch
         import requests
@@ -70,7 +70,8 @@ def _download(name: str, file: str, md5: str, folder: Path, progress: Callable[[
         downloader = pooch.HTTPDownloader(progressbar=progress(file) if progress else False, timeout=30)
         try:
             # pooch writes to a temporary file, checks it, and only then moves it to its name.
-            return Path(pooch.retrieve(mirror + file, f"md5:{md5}", file, folder, downloader=downloader))
+            known = f"{'sha256' if len(digest) == 64 else 'md5'}:{digest}"
+            return Path(pooch.retrieve(mirror + file, known, file, folder, downloader=downloader))
         except (requests.RequestException, ValueError) as error:
             failures.append(f"{mirror}: {error}".splitlines()[0])
     raise DataError(

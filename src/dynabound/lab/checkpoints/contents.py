@@ -1,0 +1,62 @@
+"""What a run's metrics and the state that it resumes from must look like."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dynabound.lab.errors import DamagedError
+
+__all__ = ["check_metrics", "check_state"]
+
+_COUNTS = ("epoch", "step")
+_NUMBERS = ("train_loss", "test_loss", "lr", "seconds")
+
+
+def check_metrics(lines: Any) -> list[dict[str, Any]]:
+    """``lines``; DamagedError unless they are the metrics of one epoch after the other."""
+    if not isinstance(lines, list) or not all(map(_is_line, lines)):
+        raise DamagedError("its metrics are incomplete")
+    if [line["epoch"] for line in lines] != list(range(1, len(lines) + 1)):
+        raise DamagedError("its epochs are out of order")
+    return lines
+
+
+def check_state(state: dict[str, Any]) -> dict[str, Any]:
+    """``state``; DamagedError unless a run could have saved it: a checksum can be made for anything."""
+    check_metrics(state.get("metrics"))
+    sums, ranks = state.get("sums"), state.get("ranks")
+    whole = (
+        all(type(state.get(key)) is int and state[key] >= 0 for key in ("epoch", "index", "step"))
+        and all(isinstance(state.get(key), dict) for key in ("model", "optimizer"))
+        and _is_number(state.get("seconds"))
+        and isinstance(sums, list)
+        and len(sums) == 3
+        and all(map(_is_number, sums))
+        and isinstance(ranks, list)
+        and all(isinstance(rank, dict) and {"random", "carry"} <= rank.keys() for rank in ranks)
+        and isinstance(state.get("data"), str)
+    )
+    if not whole:
+        raise DamagedError("it is not the state of a run")
+    return state
+
+
+def _is_line(line: Any) -> bool:
+    if not (isinstance(line, dict) and all(type(line.get(key)) is int for key in _COUNTS)):
+        return False
+    plain = {key: value for key, value in line.items() if key != "rates"}
+    if not all(_is_number(line.get(key)) for key in _NUMBERS):
+        return False
+    return all(value is None or _is_number(value) for value in plain.values()) and _are_rates(line.get("rates", {}))
+
+
+def _is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite float, or an integer that fits into 64 bits."""
+    return math.isfinite(value) if isinstance(value, float) else type(value) is int and abs(value) < 2**63
+
+
+def _are_rates(rates: Any) -> bool:
+    return isinstance(rates, dict) and all(
+        isinstance(layer, list) and len(layer) == 5 and all(map(_is_number, layer)) for layer in rates.values()
+    )
