@@ -84,14 +84,12 @@ def alternating():
 def test_suggest_is_that_of_torch_and_leaves_the_model_alone():
     trainer = make_trainer("out", tokens=alternating(), max_steps=200, max_grad_norm=0.5)
     before = weights(trainer.model)
+    torch.manual_seed(0)  # as suggest does, so that the batches are the same
     batches = list(trainer.get_train_dataloader())
-    torch.manual_seed(0)
     found = suggest(trainer)
     assert weights(trainer.model) == before
     wanted = dynabound.suggest(trainer.model, lambda model, batch: model(**batch).loss, batches, 200, clip=0.5)
-    assert {name: getattr(found, name) for name in ("lr", "final_lr", "gamma")} == pytest.approx(
-        {name: getattr(wanted, name) for name in ("lr", "final_lr", "gamma")}
-    )
+    assert found == wanted
 
 
 def test_the_steps_are_those_of_the_arguments():
@@ -104,5 +102,6 @@ def test_training_after_suggest_is_the_same():
     asked, alone = (make_trainer(folder, max_steps=6, tokens=alternating()) for folder in ("asked", "alone"))
     suggest(asked, 96)
     for trainer in (asked, alone):
+        torch.manual_seed(0)
         trainer.train()
     assert weights(asked.model) == weights(alone.model)
