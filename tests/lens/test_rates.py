@@ -114,7 +114,7 @@ CASES = [
         dict(weight_decay=0.1, maximize=True),
         dict(amsgrad=True, weight_decay=0.1, betas=(0.5, 0.7)),
     )],
-    (Adam, exp_avg, dict(weight_decay=0.1, decoupled_weight_decay=True)),
+    *([(Adam, exp_avg, dict(weight_decay=0.1, decoupled_weight_decay=True))] if issubclass(AdamW, Adam) else []),
     *[(NAdam, nadam, options) for options in (
         dict(),
         dict(momentum_decay=0.1, weight_decay=0.1, maximize=True),
@@ -213,7 +213,7 @@ def kept_share(optimizer, group, earlier):
     """What decoupled weight decay leaves of a parameter."""
     if isinstance(optimizer, ASGD):
         return 1 - group["lambd"] * used_eta(group, earlier)
-    if group.get("decoupled_weight_decay") or group.get("weight_decouple") or isinstance(optimizer, Adafactor):
+    if group.get("decoupled_weight_decay") or group.get("weight_decouple") or isinstance(optimizer, (Adafactor, AdamW)):
         return 1 - float(group["lr"]) * group["weight_decay"]
     return 1
 
