@@ -31,6 +31,10 @@ from dynabound.lens import LearningRateLens, effective_lr
 OPTIONS = dict(lr=1e-2, gamma=0.05, amsbound=True, weight_decay=0.01)
 
 
+FSDP2_ON_CPU = hasattr(torch.cpu.Stream, "record_event")  # not in torch 2.6
+"""Whether FSDP2 runs without an accelerator."""
+
+
 def network(dtype=torch.float64):
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4)).to(dtype)
@@ -283,9 +287,13 @@ def main(rank, folder):
     try:
         for name, check in sorted(globals().items()):
             if name.startswith("check_"):
-                check(folder)
+                word = "passed"
+                if FSDP2_ON_CPU or "sharded" not in check.__code__.co_names:
+                    check(folder)
+                else:
+                    word = "skipped"
                 if rank == 0:
-                    print("passed", name, flush=True)
+                    print(word, name, flush=True)
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()

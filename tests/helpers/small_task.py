@@ -16,6 +16,17 @@ def make_loader():
     return torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*make_data()), batch_size=16)
 
 
+def learnable_loader():
+    """Labels that follow from the inputs, in eight batches."""
+    inputs = torch.randn(128, 8, generator=torch.Generator().manual_seed(0))
+    return torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(inputs, inputs[:, :3].argmax(1)),
+        batch_size=16,
+        shuffle=True,
+        generator=torch.Generator().manual_seed(1),
+    )
+
+
 def make_net(seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))

@@ -7,12 +7,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import dynabound
 from dynabound import AdaBound
 from dynabound.lens import LearningRateLens, effective_lr
-from helpers.small_task import OPTIONS, make_loader, make_net, train, weights
+from helpers.small_task import OPTIONS, learnable_loader, make_loader, make_net, train, weights
 
 pl = pytest.importorskip("lightning.pytorch")
-from dynabound.integrations.lightning import LensCallback  # noqa: E402
+from dynabound.integrations.lightning import LensCallback, suggest  # noqa: E402
 
 
 class Classifier(pl.LightningModule):
@@ -130,3 +131,51 @@ def test_fabric():
     assert weights(model) == expected
     assert rest.records() == lens.records()
     assert os.path.exists("state")
+
+
+class Logging(Classifier):
+    """Returns a dictionary, and logs."""
+
+    def training_step(self, batch, index):
+        loss = super().training_step(batch, index)
+        self.log("loss", loss)
+        return {"loss": loss}
+
+
+class Short(Classifier):
+    """Does without the index of the batch."""
+
+    def training_step(self, batch):
+        return super().training_step(batch, 0)
+
+
+@pytest.mark.parametrize("kind", [Classifier, Logging, Short])
+def test_suggest_is_that_of_torch_and_leaves_the_module_alone(kind):
+    module = kind()
+    before = weights(module)
+    found = suggest(module, learnable_loader(), 200, clip=1.0, amsbound=True)
+    assert weights(module) == before
+    wanted = dynabound.suggest(
+        make_net(),
+        lambda net, batch: F.cross_entropy(net(batch[0]), batch[1]),
+        learnable_loader(),
+        200,
+        clip=1.0,
+        amsbound=True,
+    )
+    assert found == wanted
+
+
+def test_a_fit_after_suggest_is_the_same():
+    module = Classifier()
+    suggest(module, learnable_loader(), 200)
+    fit(2, pl.Callback(), module)
+    _, alone = fit(2, pl.Callback())
+    assert weights(module) == weights(alone)
+
+
+def test_suggest_needs_automatic_optimization():
+    with pytest.raises(ValueError, match=r"call dynabound\.suggest with a loss function"):
+        suggest(Classifier(two_optimizers=True), learnable_loader(), 200)
+    with pytest.raises(TypeError, match="suggest takes the options betas"):
+        suggest(Classifier(), learnable_loader(), 200, beta=0.9)

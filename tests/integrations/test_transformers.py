@@ -4,38 +4,44 @@ import math
 import pytest
 import torch
 
+import dynabound
 from dynabound import AdaBound
 from dynabound.lens import LearningRateLens
 from helpers.small_task import OPTIONS, weights
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-from dynabound.integrations.transformers import LensCallback  # noqa: E402
+from dynabound.integrations.transformers import LensCallback, suggest  # noqa: E402
 
 CONFIG = dict(n_layer=2, n_head=2, n_embd=16, vocab_size=32, n_positions=16, bos_token_id=0, eos_token_id=0)
 
 
-def train(steps, folder="out", callback=None, **options):
-    """Eight steps of a GPT-2 with dropout, gradient accumulation, clipping and a schedule; a checkpoint every four."""
+def make_trainer(folder, callback=None, tokens=None, **arguments):
+    """A GPT-2 with dropout, gradient accumulation, clipping and a schedule; a checkpoint every four steps."""
     torch.manual_seed(0)
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**CONFIG))
-    tokens = torch.randint(32, (64, 16), generator=torch.Generator().manual_seed(1))
+    if tokens is None:
+        tokens = torch.randint(32, (64, 16), generator=torch.Generator().manual_seed(1))
     optimizer = AdaBound(model.parameters(), **OPTIONS)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / math.sqrt(step + 1))
     arguments = transformers.TrainingArguments(
-        folder, max_steps=steps, save_steps=4, per_device_train_batch_size=4, gradient_accumulation_steps=2,
-        report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no",
+        folder, save_steps=4, per_device_train_batch_size=4, gradient_accumulation_steps=2,
+        report_to=[], use_cpu=True, disable_tqdm=True, logging_strategy="no", **arguments,
     )  # fmt: skip
-    callback = callback or LensCallback(every=2)
-    trainer = transformers.Trainer(
+    return transformers.Trainer(
         model,
         arguments,
         train_dataset=[{"input_ids": row, "labels": row} for row in tokens],
-        callbacks=[callback],
+        callbacks=[callback] if callback else [],
         optimizers=(optimizer, schedule),
     )
+
+
+def train(steps, folder="out", callback=None, **options):
+    callback = callback or LensCallback(every=2)
+    trainer = make_trainer(folder, callback, max_steps=steps)
     trainer.train(**options)
-    return model, callback
+    return trainer.model, callback
 
 
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit():
@@ -68,3 +74,34 @@ def test_on_look_and_a_callback_that_was_not_used():
         RuntimeError, match=r"training has not begun: pass the callback to a Trainer, and call train\(\)"
     ):
         LensCallback().lens  # noqa: B018
+
+
+def alternating():
+    """Sequences that can be learned: each token follows from the last."""
+    return (torch.arange(64)[:, None] + 5 * torch.arange(16)) % 32
+
+
+def test_suggest_is_that_of_torch_and_leaves_the_model_alone():
+    trainer = make_trainer("out", tokens=alternating(), max_steps=200, max_grad_norm=0.5)
+    before = weights(trainer.model)
+    torch.manual_seed(0)  # as suggest does, so that the batches are the same
+    batches = list(trainer.get_train_dataloader())
+    found = suggest(trainer)
+    assert weights(trainer.model) == before
+    wanted = dynabound.suggest(trainer.model, lambda model, batch: model(**batch).loss, batches, 200, clip=0.5)
+    assert found == wanted
+
+
+def test_the_steps_are_those_of_the_arguments():
+    """64 examples in batches of 4, two to a step: eight steps in an epoch."""
+    trainer = make_trainer("out", tokens=alternating(), num_train_epochs=25)
+    assert suggest(trainer, budget=96) == suggest(trainer, 200, budget=96)
+
+
+def test_training_after_suggest_is_the_same():
+    asked, alone = (make_trainer(folder, max_steps=6, tokens=alternating()) for folder in ("asked", "alone"))
+    suggest(asked, 96)
+    for trainer in (asked, alone):
+        torch.manual_seed(0)
+        trainer.train()
+    assert weights(asked.model) == weights(alone.model)

@@ -37,4 +37,6 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize("check", CHECKS)
 def test_two_processes(check, run):
+    if f"skipped {check}\n" in run[0]:
+        pytest.skip("FSDP2 of this torch does not run without an accelerator")
     assert f"passed {check}\n" in run[0], "\n".join(run)

@@ -46,6 +46,7 @@ def follow(optimizer, param, scheduler, base_lr, steps=60, **options):
 @pytest.mark.parametrize("backend", backends())
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.filterwarnings("ignore:the scheduler raises lr")
+@pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")  # SequentialLR itself, in torch 2.6
 def test_bounds_follow_the_scheduler(name, backend):
     param = torch.nn.Parameter(torch.linspace(-1, 1, 6, dtype=torch.float64))
     optimizer = AdaBound([param], lr=2e-3, gamma=0.1, **backend)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.timeout(3600)  # all tests of a backend: minutes, and far more on a machine that is busy
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
 def test_keras(backend):
     folder = Path(__file__).parent / "backend"

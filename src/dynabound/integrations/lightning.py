@@ -1,19 +1,28 @@
-"""A learning-rate lens for Lightning's Trainer."""
+"""For Lightning: a learning-rate lens of its Trainer, and ``suggest`` for a LightningModule."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from dynabound import tuning
 from dynabound.lens import LearningRateLens
 from dynabound.lens.history import Record
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dynabound.tuning import Suggestion
+    from dynabound.tuning._suggest import Settings
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error.name} is not installed: pip install lightning", name=error.name) from error
 
-__all__ = ["LensCallback"]
+__all__ = ["LensCallback", "suggest"]
 
 
 class LensCallback(Callback):
@@ -78,3 +87,33 @@ class LensCallback(Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._loaded = list(state_dict["lenses"])
+
+
+def suggest(module: LightningModule, batches: Iterable[Any], steps: int, **settings: Unpack[Settings]) -> Suggestion:
+    """:func:`dynabound.suggest` with the loss that ``module.training_step`` returns. Call it before ``Trainer.fit``.
+
+    The module is left as it was. What ``training_step`` itself keeps, such as metrics, is not: ``reset`` is called
+    before each race, to clear it. There is no Trainer during the races: the module's own precision is used, batches are
+    not accumulated, and ``self.log`` does nothing.
+
+    Args:
+        module: what is to be trained, with automatic optimization, on the device where it is to be raced.
+        batches: the DataLoader of the training, or any iterable of batches.
+        steps: the length of the training to come, in optimizer steps: ``Trainer.estimated_stepping_batches``.
+        settings: the keyword arguments of :func:`dynabound.suggest`; ``clip`` is Lightning's ``gradient_clip_val``.
+    """
+    if not module.automatic_optimization:
+        raise ValueError(
+            "module: automatic_optimization=False, so that training_step() does not return the loss to minimise; "
+            "call dynabound.suggest with a loss function"
+        )
+    index = (0,) if len(inspect.signature(module.training_step).parameters) > 1 else ()
+
+    def loss(module: LightningModule, batch: Any) -> Any:
+        batch = module.transfer_batch_to_device(batch, module.device, 0)
+        output = module.training_step(batch, *index)
+        return output["loss"] if isinstance(output, Mapping) else output
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*`self.log")  # that there is no Trainer
+        return tuning.suggest(module, loss, batches, steps, **settings)

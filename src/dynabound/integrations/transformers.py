@@ -1,23 +1,31 @@
-"""A learning-rate lens for the Trainer of Hugging Face transformers."""
+"""For the Trainer of Hugging Face transformers: a learning-rate lens, and ``suggest``."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from dynabound import tuning
 from dynabound._files import replacing
 from dynabound.lens import LearningRateLens
 from dynabound.lens.history import Record
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from dynabound.tuning import Suggestion
+    from dynabound.tuning._suggest import Settings
+
 try:
-    from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(f"{error.name} is not installed: pip install transformers", name=error.name) from error
 
-__all__ = ["LensCallback"]
+__all__ = ["LensCallback", "suggest"]
 
 _FILE = "learning_rates.pt"
 
@@ -74,3 +82,28 @@ class LensCallback(TrainerCallback):
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _FILE
+
+
+def suggest(trainer: Trainer, steps: int | None = None, **settings: Unpack[Settings]) -> Suggestion:
+    """:func:`dynabound.suggest` with a Trainer's model, loss and training data. Call it before ``Trainer.train``.
+
+    The model is left as it was. The loss is that of ``Trainer.compute_loss``, with the Trainer's autocast; batches are
+    those of ``get_train_dataloader``, one for each step: they are not accumulated. The optimizer of the Trainer is not
+    used.
+
+    Args:
+        trainer: the Trainer, in one process.
+        steps: the length of the training to come, in optimizer steps. None: as the Trainer's arguments say.
+        settings: the keyword arguments of :func:`dynabound.suggest`. ``clip`` is ``max_grad_norm`` if not given.
+    """
+    batches, args = trainer.get_train_dataloader(), trainer.args
+    if steps is None:
+        per_epoch = math.ceil(len(batches) / args.gradient_accumulation_steps) if args.max_steps <= 0 else 0
+        steps = math.ceil(per_epoch * args.num_train_epochs) or args.max_steps
+    settings.setdefault("clip", args.max_grad_norm or None)
+
+    def loss(model: Any, batch: Any) -> Any:
+        with trainer.compute_loss_context_manager():
+            return trainer.compute_loss(model, trainer._prepare_inputs(batch))
+
+    return tuning.suggest(trainer.model, loss, batches, steps, **settings)

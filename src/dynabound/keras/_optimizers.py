@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 import keras
@@ -207,8 +208,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         else:  # constructed with a learning rate of 0 and raised later: there is nothing to compare with
             final = self.final_learning_rate * ops.cast(lr > 0, dtype)
         lower, upper = bound_functions.evaluate(self.bounds, self.gamma, t)
-        # An upper bound of infinity (Adam) becomes the largest number: ∞ · 0 would be NaN.
-        lower, upper = lower * final, ops.minimum(upper, _LARGEST[dtype]) * final
+        lower, upper = lower * final, _upper(upper, final, dtype)
         if self.sqrt_decay:
             root = ops.sqrt(t)
             step_size, lower, upper = step_size / root, lower / root, upper / root
@@ -274,6 +274,13 @@ _TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float64": (2 - 2.0**-52) * 2.0**1023}
 
 
+def _upper(bound: Any, final: Any, dtype: str) -> Any:
+    """``bound * final``, but never ∞ · 0, which is NaN."""
+    if isinstance(bound, Real):  # not the largest number either: XLA multiplies constants first, and that overflows
+        return bound * final if math.isfinite(bound) else math.inf
+    return ops.minimum(bound, _LARGEST[dtype]) * final
+
+
 def _compute_dtype(variable: Any) -> str:
     return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
 
@@ -288,7 +295,12 @@ def _base(learning_rate: Any, base_learning_rate: float | None) -> float:
         check("rate", base_learning_rate=base_learning_rate)
         return float(base_learning_rate)
     if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
-        return peak(lambda step: ops.convert_to_numpy(learning_rate(step)))
+        schedule: Any = learning_rate
+        if keras.backend.backend() == "jax":
+            import jax
+
+            schedule = jax.jit(learning_rate)  # Keras's conditionals would be compiled anew for every step
+        return peak(lambda step: ops.convert_to_numpy(schedule(step)))
     if callable(learning_rate):
         raise ValueError(
             "base_learning_rate=None: a callable learning_rate does not say what final_learning_rate belongs to; "

@@ -109,23 +109,7 @@ def amsbound(
         >>> from dynabound.optax import amsbound
         >>> tx = amsbound(1e-3, final_learning_rate=0.1)
     """
-    return adabound(
-        learning_rate,
-        b1,
-        b2,
-        eps,
-        final_learning_rate=final_learning_rate,
-        gamma=gamma,
-        base_learning_rate=base_learning_rate,
-        weight_decay=weight_decay,
-        mask=mask,
-        amsbound=True,
-        bounds=bounds,
-        debias=debias,
-        sqrt_decay=sqrt_decay,
-        beta1_decay=beta1_decay,
-        mu_dtype=mu_dtype,
-    )
+    return adabound(**locals(), amsbound=True)
 
 
 def adaboundw(
@@ -154,28 +138,15 @@ def adaboundw(
         >>> from dynabound.optax import adaboundw
         >>> tx = adaboundw(1e-3, weight_decay=1e-2, mask=lambda params: {"w": True, "b": False})
     """
-    rule = scale_by_adabound(
-        learning_rate,
-        b1,
-        b2,
-        eps,
-        final_learning_rate=follow(learning_rate, final_learning_rate, base_learning_rate),
-        gamma=gamma,
-        amsbound=amsbound,
-        bounds=bounds,
-        debias=debias,
-        sqrt_decay=sqrt_decay,
-        beta1_decay=beta1_decay,
-        mu_dtype=mu_dtype,
-    )
+    options = {name: value for name, value in locals().items() if name not in ("weight_decay", "mask")}
     scheduled = callable(learning_rate)
-    decay = (lambda count: learning_rate(count) * weight_decay) if scheduled else learning_rate * weight_decay
-    return optax.chain(rule, optax.add_decayed_weights(decay, mask), optax.stateless(_descend))
+    decay = (lambda count: -learning_rate(count) * weight_decay) if scheduled else -learning_rate * weight_decay
+    return optax.chain(adabound(**options), optax.add_decayed_weights(decay, mask), optax.stateless(_keep_dtypes))
 
 
-def _descend(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
+def _keep_dtypes(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
     # A decay that comes from a schedule is a float32 array, which has widened 16-bit updates.
-    return jax.tree.map(lambda update, param: -update.astype(param.dtype), updates, params)
+    return jax.tree.map(lambda update, param: update.astype(param.dtype), updates, params)
 
 
 def follow(

@@ -43,7 +43,7 @@ class Scalars(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """The hyper-parameters of :func:`scale_by_adabound`, and the numbers that follow from them at a step.
+    """The hyper-parameters of :func:`scale_by_adabound`, and its two functions.
 
     Numbers may be traced, so that no line below asks for their value.
     """
@@ -58,6 +58,8 @@ class Rule:
     debias: bool
     sqrt_decay: bool
     beta1_decay: ArrayLike | str
+    amsbound: bool = False
+    mu_dtype: DTypeLike | None = None
 
     def __post_init__(self) -> None:
         bound_functions.check(self.bounds)
@@ -65,6 +67,40 @@ class Rule:
         check("beta", b1=self.b1, b2=self.b2)
         check("positive", gamma=self.gamma)
         check("decay", beta1_decay=self.beta1_decay)
+
+    def init(self, params: optax.Params) -> ScaleByAdaBoundState:
+        """The state before the first update."""
+        nu = jax.tree.map(_zeros, params)
+        mu = jax.tree.map(lambda v: jnp.zeros_like(v, dtype=self.mu_dtype), nu)
+        nu_max = jax.tree.map(jnp.copy, nu) if self.amsbound else None
+        return ScaleByAdaBoundState(jnp.zeros([], jnp.int32), mu, nu, nu_max)
+
+    def update(
+        self, updates: optax.Updates, state: ScaleByAdaBoundState, params: optax.Params | None = None
+    ) -> tuple[optax.Updates, ScaleByAdaBoundState]:
+        """The steps for gradients ``updates``, and the state after them."""
+        del params
+        dtypes = {leaf.dtype for leaf in jax.tree.leaves(state.nu)}
+        scalars = {dtype: self.scalars(state.count, dtype) for dtype in dtypes}
+
+        def first_moment(g: Any, m: Any, v: Any) -> Any:
+            b1 = scalars[v.dtype].b1
+            return b1 * m.astype(v.dtype) + (1 - b1) * g.astype(v.dtype)
+
+        def second_moment(g: Any, v: Any) -> Any:
+            # Injected hyper-parameters have a dtype of their own.
+            return (self.b2 * v + (1 - self.b2) * g.astype(v.dtype) ** 2).astype(v.dtype)
+
+        def step(g: Any, m: Any, v: Any) -> Any:
+            s = scalars[v.dtype]
+            return (jnp.clip(self.unclipped(v, s), s.lower, s.upper) * m).astype(g.dtype)
+
+        mu = jax.tree.map(first_moment, updates, state.mu, state.nu)
+        nu = jax.tree.map(second_moment, updates, state.nu)
+        nu_max = jax.tree.map(jnp.maximum, state.nu_max, nu) if self.amsbound else None
+        updates = jax.tree.map(step, updates, mu, nu_max if self.amsbound else nu)
+        mu = jax.tree.map(lambda m, old: m.astype(old.dtype), mu, state.mu)
+        return updates, ScaleByAdaBoundState(optax.safe_increment(state.count), mu, nu, nu_max)
 
     def scalars(self, count: Any, dtype: Any) -> Scalars:
         """The scalars of the update that follows ``count`` others, for parameters computed in ``dtype``."""
@@ -161,40 +197,9 @@ def scale_by_adabound(
         >>> tx = optax.chain(optax.clip_by_global_norm(1.0), scale_by_adabound(1e-3), optax.scale(-1.0))
         >>> state = tx.init(jnp.zeros(3))
     """
-    rule = Rule(learning_rate, b1, b2, eps, final_learning_rate, gamma, bounds, debias, sqrt_decay, beta1_decay)
-
-    def init(params: optax.Params) -> ScaleByAdaBoundState:
-        nu = jax.tree.map(_zeros, params)
-        mu = jax.tree.map(lambda v: jnp.zeros_like(v, dtype=mu_dtype), nu)
-        return ScaleByAdaBoundState(jnp.zeros([], jnp.int32), mu, nu, jax.tree.map(jnp.copy, nu) if amsbound else None)
-
-    def update(
-        updates: optax.Updates, state: ScaleByAdaBoundState, params: optax.Params | None = None
-    ) -> tuple[optax.Updates, ScaleByAdaBoundState]:
-        del params
-        dtypes = {leaf.dtype for leaf in jax.tree.leaves(state.nu)}
-        scalars = {dtype: rule.scalars(state.count, dtype) for dtype in dtypes}
-
-        def first_moment(g: Any, m: Any, v: Any) -> Any:
-            b1 = scalars[v.dtype].b1
-            return b1 * m.astype(v.dtype) + (1 - b1) * g.astype(v.dtype)
-
-        def second_moment(g: Any, v: Any) -> Any:
-            # Injected hyper-parameters have a dtype of their own.
-            return (rule.b2 * v + (1 - rule.b2) * g.astype(v.dtype) ** 2).astype(v.dtype)
-
-        def step(g: Any, m: Any, v: Any) -> Any:
-            s = scalars[v.dtype]
-            return (jnp.clip(rule.unclipped(v, s), s.lower, s.upper) * m).astype(g.dtype)
-
-        mu = jax.tree.map(first_moment, updates, state.mu, state.nu)
-        nu = jax.tree.map(second_moment, updates, state.nu)
-        nu_max = jax.tree.map(jnp.maximum, state.nu_max, nu) if amsbound else None
-        updates = jax.tree.map(step, updates, mu, nu_max if amsbound else nu)
-        mu = jax.tree.map(lambda m, old: m.astype(old.dtype), mu, state.mu)
-        return updates, ScaleByAdaBoundState(optax.safe_increment(state.count), mu, nu, nu_max)
-
-    return optax.GradientTransformation(init, update)
+    numbers = (learning_rate, b1, b2, eps, final_learning_rate, gamma)
+    rule = Rule(*numbers, bounds, debias, sqrt_decay, beta1_decay, amsbound, mu_dtype)
+    return optax.GradientTransformation(rule.init, rule.update)
 
 
 def _zeros(param: Any) -> Any:

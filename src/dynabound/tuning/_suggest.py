@@ -14,7 +14,7 @@ from dynabound.tuning.search import check, search
 from dynabound.tuning.snapshot import Snapshot
 from dynabound.tuning.suggestion import Suggestion
 
-__all__ = ["Options", "suggest"]
+__all__ = ["Options", "Settings", "suggest"]
 
 Model = TypeVar("Model", bound=nn.Module)
 
@@ -27,6 +27,18 @@ class Options(TypedDict, total=False):
     weight_decay: float
     amsbound: bool
     decoupled_weight_decay: bool
+
+
+class Settings(Options, total=False):
+    """All keyword arguments of :func:`suggest`, for functions that pass them on."""
+
+    params: Iterable[Any] | None
+    clip: float | None
+    reset: Callable[[], object] | None
+    budget: int | None
+    repeats: int
+    seed: int
+    progress: Callable[[int, int], object] | None
 
 
 def suggest(
