@@ -100,10 +100,8 @@ CASES = [
         dict(weight_decay=0.1, maximize=True),
         dict(amsgrad=True, weight_decay=0.1, betas=(0.5, 0.7)),
     )],
-    *(
-        [(optim.Adam, exp_avg, dict(weight_decay=0.1, decoupled_weight_decay=True))]
-        if issubclass(optim.AdamW, optim.Adam) else []
-    ),
+    *([(optim.Adam, exp_avg, dict(weight_decay=0.1, decoupled_weight_decay=True))]
+      if issubclass(optim.AdamW, optim.Adam) else []),
     *[(optim.NAdam, nadam, options) for options in (
         dict(),
         dict(momentum_decay=0.1, weight_decay=0.1, maximize=True),
@@ -210,11 +208,8 @@ def kept_share(optimizer, group, earlier):
     """What decoupled weight decay leaves of a parameter."""
     if isinstance(optimizer, optim.ASGD):
         return 1 - group["lambd"] * used_eta(group, earlier)
-    *(
-        [(optim.Adam, exp_avg, dict(weight_decay=0.1, decoupled_weight_decay=True))]
-        if issubclass(optim.AdamW, optim.Adam) else []
-    ),
-    *[(optim.NAdam, nadam, options) for options in (
+    decouples = group.get("decoupled_weight_decay") or group.get("weight_decouple")
+    if decouples or isinstance(optimizer, (optim.Adafactor, optim.AdamW)):
         return 1 - float(group["lr"]) * group["weight_decay"]
     return 1
 
