@@ -14,7 +14,7 @@ demo: .venv/.lab
 
 # Before every commit: style, types and the fast tests, in about two minutes.
 check: lint
-	$(BIN)/python -m pytest -n 2 -m "$(FAST)"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(FAST)"
 
 test: .venv/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal

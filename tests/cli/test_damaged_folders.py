@@ -165,6 +165,7 @@ def _check_result(result, message):
         assert sum(line.startswith("dynabound: ") for line in result.stderr.splitlines()) == 1, message
 
 
+@pytest.mark.slow
 def test_some_damaged_folders(whole):
     for seed in range(40):
         check(seed, whole)

@@ -70,6 +70,7 @@ def test_tune_reports_the_best_setting(tmp_path):
     assert "its defaults are used" in run("tune", "digits", *arguments).stdout
 
 
+@pytest.mark.slow
 def test_tune_reports_the_standard_deviation_over_seeds(tmp_path):
     arguments = ["--optimizer", "adagrad", "--hidden", "4", "--epochs", "1", "--examples", "64", "--jobs", "2",
                  "--seeds", "3", "--out", str(tmp_path)]  # fmt: skip

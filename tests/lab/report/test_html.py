@@ -73,6 +73,7 @@ def built(tmp_path_factory):
         return made, page.write(made, out)
 
 
+@pytest.mark.slow
 def test_what_failed_is_told_and_escaped(built):
     made, path = built
     text = path.read_text()
@@ -83,6 +84,7 @@ def test_what_failed_is_told_and_escaped(built):
     assert made.studies[1].verdict == "not decided at this scale"
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_but_itself(built):
     text = built[1].read_text()
     assert re.findall(r"(?:src|href)=\"(?!#|data:)", text) == []
@@ -90,6 +92,7 @@ def test_the_page_needs_nothing_but_itself(built):
     assert "url(" not in text
 
 
+@pytest.mark.slow
 def test_the_figures_show_every_curve(built):
     """The SVG has a line of the right number of points for each method in each panel."""
     svg = built[1].parent / "figures" / "mnist.svg"
@@ -98,6 +101,7 @@ def test_the_figures_show_every_curve(built):
     assert len(lines) >= 2 * 6
 
 
+@pytest.mark.slow
 def test_a_traceback_keeps_its_lines_and_is_escaped(built):
     error = 'Traceback:\n  File "<string>"\nRuntimeError: <b>'
     study = replace(built[0].studies[1], failures=(summary.Failure("1", "Adam", "failed", error),), figures=())
@@ -106,6 +110,7 @@ def test_a_traceback_keeps_its_lines_and_is_escaped(built):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "verdict",
     [
@@ -123,6 +128,7 @@ def test_all_verdicts_have_a_badge(built, verdict):
     assert re.search(rf'<span class="badge (yes|no|none|mixed)">[✓✗–◐]&nbsp;{verdict}</span>', text)
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium: install the package chromium")
 def test_in_a_browser(built, tmp_path):

@@ -20,6 +20,7 @@ from helpers import tiny_studies as cases
 KEYS = golden.load("json_keys.json")["report.json"]
 
 
+@pytest.mark.slow
 def test_report_json_keeps_its_keys(tiny, done, tmp_path):
     shutil.copytree(done, tmp_path / "copy")
     Store(tmp_path / "copy" / "runs").runs()[0].remove()
