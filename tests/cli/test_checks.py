@@ -93,6 +93,7 @@ def test_too_many_layers_and_threads(refuse):
     assert "threads=1000000: this machine has" in refuse("bench", "small", "--threads=1000000")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["perceptron", "resnet34", "densenet121", "lstm"])
 def test_the_least_number_of_parameters_is_not_above_the_number(task):
     width = None if task in ("perceptron", "lstm") else 1

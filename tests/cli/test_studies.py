@@ -86,6 +86,7 @@ def test_tune_reports_the_standard_deviation_over_seeds(tmp_path):
     )
 
 
+@pytest.mark.slow
 def test_tune_reports_failed_runs_and_exits_with_an_error(tmp_path, monkeypatch):
     monkeypatch.setitem(TUNE_GRIDS, "helpers.deadly:RaisesLater", Grid((0.01, 0.1, 1.0)))
     arguments = ["--optimizer", "helpers.deadly:RaisesLater", "--hidden", "4", "--epochs", "1", "--examples", "128",

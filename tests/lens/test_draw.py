@@ -194,6 +194,7 @@ def test_rates_that_are_all_the_same_have_numbers_at_the_axis():
         assert len(shown) >= 2
 
 
+@pytest.mark.slow
 def test_figures_show_themselves_in_notebooks_and_can_be_pickled():
     lens = watch(make_model(), torch.randn(4, 6), adabound)
     for figure in (lens.heatmap(), lens.evolution(), lens.funnel(), forecast().figure()):

@@ -32,6 +32,7 @@ def lens():
     return lens
 
 
+@pytest.mark.slow
 def test_a_saved_record_comes_back_whole(lens, tmp_path):
     path = tmp_path / "rates.npz"
     lens.save(path)

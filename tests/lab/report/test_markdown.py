@@ -42,6 +42,7 @@ def test_it_says_where_adabound_is_better_and_where_not(tiny, ledger, tmp_path):
         assert (path.parent / "figures" / figure).stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_the_same_ledger_makes_the_same_text(tiny, ledger):
     texts = {markdown.build(list(STUDIES.values()), ledger)[0] for _ in range(2)}
     assert len(texts) == 1

@@ -59,6 +59,7 @@ def densenet121(size=32, growth=32):
     return total + channels * 10, stem
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "formula", "giga"), [("resnet34", resnet34, 1.16), ("densenet121", densenet121, 0.89)]
 )
@@ -71,6 +72,7 @@ def test_convolutional_networks(model, formula, giga):
     assert counted.parameters == {"resnet34": 21_282_122, "densenet121": 6_956_298}[model]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [1, 2, 3])
 def test_language_models_with_both_held_out_texts(layers):
     """Each word: 4 gates of 2 products of 200×200 in every layer, and 200×10,000 at the end; times 2.
@@ -104,6 +106,7 @@ def test_the_size_of_a_run_is_that_of_its_folder(optimizer, tmp_path):
     assert cost.size(spec) == pytest.approx(sum(file.stat().st_size for file in folder.iterdir()), rel=0.01)
 
 
+@pytest.mark.slow
 def test_the_size_of_rates(tmp_path):
     spec = RunSpec("digits", model="resnet34", epochs=2, examples=64, rates=True)
     metrics = train(spec, Store(tmp_path)).run.folder / "metrics.jsonl"

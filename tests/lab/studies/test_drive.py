@@ -175,6 +175,7 @@ def damage(run):
         checkpoint.unlink()
 
 
+@pytest.mark.slow
 def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypatch, tmp_path):
     row = next(row for row in tiny.rows if row.optimizer == "adagrad")
     study = replace(tiny, rows=(row,), seeds={"demo": 1})
@@ -300,6 +301,7 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
     assert "RuntimeError: &lt;b&gt;no&lt;/b&gt; &amp; never" in (tmp_path / "demo" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
