@@ -64,7 +64,7 @@ def test_dropout_of_ranks_that_are_no_more_is_seeded_anew():
     ("device", "reason"),
     [
         ("cuda", r"device='cuda': cannot be used here \(.+\); try cpu"),
-        ("cpu", r"the processes .* find each other \(.+\)"),
+        ("cpu", r"the processes .* find each other \(.+\); start them with torchrun, or unset WORLD_SIZE"),
     ],
 )
 def test_a_rank_that_cannot_join_says_so_in_one_line(device, reason, monkeypatch, tmp_path):
