@@ -2,6 +2,7 @@
 
 import io
 import warnings
+from functools import partial
 
 import adabound
 import numpy as np
@@ -82,35 +83,34 @@ def test_equals_the_authors_package(options, package, backend):
         torch.testing.assert_close(param, theirs, rtol=1e-6, atol=1e-6)
 
 
+def check_equal(make_ours, make_other, grads):
+    """Both optimizers, from the same start and on the same gradients, make the same steps."""
+    params = [torch.nn.Parameter(start(torch.float64)) for _ in range(2)]
+    optimizers = [make([param]) for make, param in zip((make_ours, make_other), params, strict=True)]
+    for grad in grads:
+        for param, optimizer in zip(params, optimizers, strict=True):
+            param.grad = grad.clone()
+            optimizer.step()
+    torch.testing.assert_close(*params, rtol=1e-11, atol=1e-13)
+
+
 def test_wide_bounds_are_adam():
     """(0, ∞) is Adam: an implementation independent of ours."""
-    param = torch.nn.Parameter(start(torch.float64))
-    other = torch.nn.Parameter(param.detach().clone())
-    optimizers = [
-        AdaBoundW([param], bounds=("constant", 0.0, float("inf")), weight_decay=0.1, eps=0.0),
-        torch.optim.AdamW([other], lr=1e-3, weight_decay=0.1, eps=0.0),
-    ]
-    for grad in gradients(torch.float64):
-        grad[grad == 0] = 1e-3
-        for p, optimizer in zip((param, other), optimizers, strict=True):
-            p.grad = grad.clone()
-            optimizer.step()
-    torch.testing.assert_close(param, other, rtol=1e-11, atol=1e-13)
+    grads = [grad.where(grad != 0, 1e-3) for grad in gradients(torch.float64)]
+    check_equal(
+        partial(AdaBoundW, bounds=("constant", 0.0, float("inf")), weight_decay=0.1, eps=0.0),
+        partial(torch.optim.AdamW, lr=1e-3, weight_decay=0.1, eps=0.0),
+        grads,
+    )
 
 
 def test_closed_bounds_are_sgd_with_dampened_momentum():
-    param = torch.nn.Parameter(start(torch.float64))
-    other = torch.nn.Parameter(param.detach().clone())
-    optimizers = [
-        AdaBound([param], lr=1e-3, final_lr=0.01, bounds=("constant", 1.0, 1.0)),
-        # torch starts its buffer at g, not at (1 − β)·g: one zero gradient first makes the two the same.
-        torch.optim.SGD([other], lr=0.01, momentum=0.9, dampening=0.9),
-    ]
-    for grad in [torch.zeros(5, 7, dtype=torch.float64), *gradients(torch.float64)]:
-        for p, optimizer in zip((param, other), optimizers, strict=True):
-            p.grad = grad.clone()
-            optimizer.step()
-    torch.testing.assert_close(param, other, rtol=1e-11, atol=1e-13)
+    # torch starts its buffer at g, not at (1 − β)·g: one zero gradient first makes the two the same.
+    check_equal(
+        partial(AdaBound, lr=1e-3, final_lr=0.01, bounds=("constant", 1.0, 1.0)),
+        partial(torch.optim.SGD, lr=0.01, momentum=0.9, dampening=0.9),
+        [torch.zeros(5, 7, dtype=torch.float64), *gradients(torch.float64)],
+    )
 
 
 @pytest.mark.parametrize(
