@@ -21,7 +21,7 @@ test: .venv/.dev
 
 # JAX, Optax and Keras with its three backends have an environment of their own, and a process for each backend.
 twins: .venv-twins/.ready
-	$(TWINS)/python -m pytest -n 2 tests/twins
+	$(TWINS)/python -m pytest -n 2 --dist worksteal tests/twins
 	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(TWINS)/python -m pytest -W "ignore:__array__ implementation:DeprecationWarning" \
 		src/dynabound/optax src/dynabound/keras docs/optax.md docs/keras.md
 
