@@ -17,7 +17,7 @@ check: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(FAST)"
 
 test: .venv/.dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # JAX, Optax and Keras with its three backends have an environment of their own, and a process for each backend.
 twins: .venv-twins/.ready
