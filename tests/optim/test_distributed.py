@@ -28,7 +28,7 @@ def run(tmp_path_factory):
         for rank in range(2)
     ]
     try:
-        return [rank.communicate(timeout=300)[0].decode() for rank in ranks]
+        return [rank.communicate(timeout=1800)[0].decode() for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()

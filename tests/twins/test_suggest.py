@@ -50,8 +50,9 @@ def test_the_answer_of_torch(ours, torchs):
     np.testing.assert_allclose(found.start, wanted.start, rtol=1e-9)
     for one, other in zip(found.races, wanted.races, strict=True):
         assert (one.tests, one.repeat) == (other.tests, other.repeat)
-        np.testing.assert_allclose(one.rate, other.rate, rtol=1e-5)
-        np.testing.assert_allclose(one.losses, other.losses, rtol=1e-5)
+        tolerance = 1e-4 if "clip" in ours else 1e-5  # the difference in clipping grows from step to step
+        np.testing.assert_allclose(one.rate, other.rate, rtol=tolerance)
+        np.testing.assert_allclose(one.losses, other.losses, rtol=tolerance)
 
 
 def test_float32_agrees_within_the_spread():

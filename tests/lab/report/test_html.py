@@ -167,4 +167,4 @@ def browse(path, folder) -> str:
                "--disable-background-networking", "--disable-component-update", "--disable-sync",
                f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000",
                "--dump-dom", path.as_uri()]  # fmt: skip
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=1800).stdout

@@ -92,7 +92,7 @@ def test_torchrun(options, tmp_path):
     ]
     command = ["train", "digits", "--hidden=16", "--epochs=3", "--json", f"--out={tmp_path / 'two'}", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    answer = subprocess.run([*torchrun, *command], capture_output=True, text=True, env=environment, timeout=120)
+    answer = subprocess.run([*torchrun, *command], capture_output=True, text=True, env=environment, timeout=1800)
     assert answer.returncode == 0, answer.stderr
     (line,) = answer.stdout.splitlines()
     assert json.loads(line)["state"] == "finished"
