@@ -120,6 +120,11 @@ def test_lr_is_raised_if_adabound_ends_significantly_lower(found: Suggestion) ->
     assert "raised to that" in str(high)
 
 
+def test_the_smallest_budget_is_enough() -> None:
+    model, batches = regression()
+    assert suggest(model, mse, batches, steps=96, budget=96).cost <= 96
+
+
 def test_repeats_use_other_batches() -> None:
     model, batches = regression(number=56)
     found = suggest(model, mse, batches, steps=100, repeats=2)

@@ -68,12 +68,14 @@ def score(losses: Sequence[float], part: slice = slice(None)) -> float:
 
 
 def falls(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether the loss is lower by more than twice the standard error of its mean, batch by batch.
+    """Whether the loss is lower by more than twice the standard error of its mean, batch by batch; not of one batch.
 
-    >>> falls([2.3, 2.4, 2.2], [2.0, 2.1, 1.9]), falls([2.3, 2.4, 2.2], [2.2, 2.6, 2.1])
-    (True, False)
+    >>> falls([2.3, 2.4, 2.2], [2.0, 2.1, 1.9]), falls([2.3, 2.4, 2.2], [2.2, 2.6, 2.1]), falls([2.3], [0.0])
+    (True, False, False)
     """
     differences = [x - y for x, y in zip(before, after, strict=True)]
+    if len(differences) < 2:
+        return False
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     return statistics.fmean(differences) > 2 * error
 
