@@ -15,7 +15,6 @@ FLOORS = [
     {"optim"},
     {"lens", "theory", "tuning"},
     {"integrations", "optax", "keras"},
-    {"integrations", "optax", "keras"},
     {"lab.errors"},
     {"lab.checksums"},
     {"lab.distributed"},

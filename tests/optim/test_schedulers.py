@@ -209,7 +209,7 @@ def test_constructed_with_the_highest_rate_nothing_warns(name):
 
 
 def test_a_proportional_scheduler_may_raise_the_bounds():
-    """A factor on the constructor's lr is meant for the bounds too."""
+    """A factor on the constructor's lr is meant for the bounds too: no warning, which would be an error here."""
     param = torch.nn.Parameter(torch.ones(3))
     optimizer = AdaBound([param], lr=1e-3)
     scheduler = ls.LambdaLR(optimizer, lambda step: 1 + step)

@@ -206,7 +206,8 @@ def test_the_count_does_not_overflow():
 
 def test_without_decay_update_needs_no_params():
     tx = ours.adabound()
-    tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+    updates, _ = tx.update(jnp.ones(2), tx.init(jnp.ones(2)))
+    assert (updates < 0).all()
 
 
 def test_the_mask_of_weight_decay():

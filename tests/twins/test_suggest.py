@@ -91,7 +91,8 @@ def test_options_are_arguments_of_the_optimizer():
 
 
 def test_an_optimizer_with_further_arguments():
-    suggest(jnp.zeros(8), line, LINE, 200, optimizer=partial(adaboundw, mask=False), weight_decay=0.1)
+    found = suggest(jnp.zeros(8), line, LINE, 200, optimizer=partial(adaboundw, mask=False), weight_decay=0.1)
+    assert found.options["weight_decay"] == 0.1
 
 
 def test_errors():

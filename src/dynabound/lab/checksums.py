@@ -1,14 +1,15 @@
-"""JSON with a checksum in it, and JSON that may be damaged."""
+"""JSON with a checksum in it, and JSON and numbers that may be damaged."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 from typing import Any
 
 from dynabound.lab.errors import DamagedError
 
-__all__ = ["parse_json", "signed", "verified"]
+__all__ = ["is_number", "parse_json", "signed", "verified"]
 
 
 def signed(fields: dict[str, Any]) -> dict[str, Any]:
@@ -35,6 +36,11 @@ def parse_json(contents: bytes, kind: type) -> Any:
     if not isinstance(value, kind):
         raise DamagedError(f"holds a {type(value).__name__}, not a {kind.__name__}")
     return value
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite float, or an integer that fits into 64 bits."""
+    return math.isfinite(value) if isinstance(value, float) else type(value) is int and abs(value) < 2**63
 
 
 def _refuse(name: str) -> None:

@@ -8,14 +8,13 @@ was trained in, and the checksum of all this. Lines are sorted by the name of th
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dynabound._files import read_regular, write_whole
-from dynabound.lab.checksums import parse_json, signed, verified
+from dynabound.lab.checksums import is_number, parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
@@ -84,7 +83,7 @@ class Entry:
         if len(metrics) != spec.epochs if state == "finished" else len(metrics) >= spec.epochs:
             raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {state}")
         needed = ("train_loss", "seconds", f"train_{spec.metric}", f"test_{spec.metric}")
-        if not all(_is_number(line.get(key)) for line in metrics for key in needed):
+        if not all(is_number(line.get(key)) for line in metrics for key in needed):
             raise DamagedError(f"its metrics lack one of {', '.join(needed)}")
         if not isinstance(sessions, list) or not sessions or not all(isinstance(each, dict) for each in sessions):
             raise DamagedError("it does not say what it was trained on")
@@ -114,7 +113,7 @@ class Suggested:
             found = Suggestion.from_dict(fields["suggestion"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DamagedError(f"it is no suggestion ({error})") from error
-        if not all(map(_is_number, (found.lr, found.final_lr, found.gamma, found.cost))):
+        if not all(map(is_number, (found.lr, found.final_lr, found.gamma, found.cost))):
             raise DamagedError("its step sizes are no numbers")
         return cls(_spec(fields), found)
 
@@ -197,7 +196,3 @@ def _spec(fields: dict[str, Any]) -> RunSpec:
     if fields.get("run") not in spec.names:
         raise DamagedError(f"it is named {fields.get('run')!r}, and its spec is that of run {spec.name}")
     return spec
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

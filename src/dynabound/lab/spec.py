@@ -6,13 +6,13 @@ import dataclasses
 import hashlib
 import itertools
 import json
-import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dynabound._checks import did_you_mean
+from dynabound.lab.checksums import is_number
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks import optimizers
 from dynabound.lab.tasks.catalog import TASKS
@@ -139,7 +139,7 @@ class RunSpec:
             value = getattr(self, name)
             if value is None:
                 continue
-            if not (_is_number(value) and legal(value)):
+            if not (is_number(value) and legal(value)):
                 raise SpecError(f"{name}={_short(value)}: must be a number {allowed}")
             object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0 are one run, and so are 0 and -0
         if self.decay_after is not None and self.decay_after >= self.epochs:
@@ -216,17 +216,11 @@ def _hash(fields: dict[str, Any]) -> str:
     return hashlib.sha256(_dumps(set_fields).encode()).hexdigest()[:16]
 
 
-def _is_number(value: Any) -> bool:
-    if isinstance(value, int):
-        return not isinstance(value, bool) and abs(value) < 2**63
-    return isinstance(value, float) and math.isfinite(value)
-
-
 def _is_option(value: Any) -> bool:
     """Whether an option can be stored and compared: a finite number, a string, a boolean, None or a tuple of them."""
     if isinstance(value, tuple):
         return all(map(_is_option, value))
-    return value is None or isinstance(value, (bool, str)) or _is_number(value)
+    return value is None or isinstance(value, (bool, str)) or is_number(value)
 
 
 def _short(value: Any) -> str:

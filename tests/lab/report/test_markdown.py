@@ -67,7 +67,7 @@ def figure(panel):
 
 def test_the_authors_curves_stand_beside_ours():
     """The committed figures: twelve runs of 200 epochs."""
-    found = authors.beside([figure("ResNet-34")], ROOT / "results")
+    found = authors.combine([figure("ResNet-34")], ROOT / "results")
     _, theirs = found.figure.panels
     assert theirs.name == "ResNet-34, the authors'"
     assert {band.label: len(band.test[0]) for band in theirs.curves} == dict.fromkeys(
@@ -76,7 +76,7 @@ def test_the_authors_curves_stand_beside_ours():
     assert "What differs" in found.note
     assert "ResNet-34, adabound 94.86" in found.note
     assert found.figure.draw().axes
-    assert authors.beside([figure("ResNet-34")], ROOT) is None
+    assert authors.combine([figure("ResNet-34")], ROOT) is None
 
 
 def test_damaged_curves_of_the_authors_are_named(tmp_path):
@@ -88,7 +88,7 @@ def test_damaged_curves_of_the_authors_are_named(tmp_path):
     ):
         (tmp_path / authors.FILE).write_text(text)
         with pytest.raises(LabError, match=r"authors-cifar10.json: is damaged .*restore the file"):
-            authors.beside([figure("ResNet-34")], tmp_path)
+            authors.combine([figure("ResNet-34")], tmp_path)
 
 
 @pytest.mark.slow

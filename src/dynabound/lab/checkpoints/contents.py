@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from dynabound.lab.checksums import is_number
 from dynabound.lab.errors import DamagedError
 
 __all__ = ["check_metrics", "check_state"]
@@ -29,10 +29,10 @@ def check_state(state: dict[str, Any]) -> dict[str, Any]:
     whole = (
         all(type(state.get(key)) is int and state[key] >= 0 for key in ("epoch", "index", "step"))
         and all(isinstance(state.get(key), dict) for key in ("model", "optimizer"))
-        and _is_number(state.get("seconds"))
+        and is_number(state.get("seconds"))
         and isinstance(sums, list)
         and len(sums) == 3
-        and all(map(_is_number, sums))
+        and all(map(is_number, sums))
         and isinstance(ranks, list)
         and all(isinstance(rank, dict) and {"random", "carry"} <= rank.keys() for rank in ranks)
         and isinstance(state.get("data"), str)
@@ -46,17 +46,12 @@ def _is_line(line: Any) -> bool:
     if not (isinstance(line, dict) and all(type(line.get(key)) is int for key in _COUNTS)):
         return False
     plain = {key: value for key, value in line.items() if key != "rates"}
-    if not all(_is_number(line.get(key)) for key in _NUMBERS):
+    if not all(is_number(line.get(key)) for key in _NUMBERS):
         return False
-    return all(value is None or _is_number(value) for value in plain.values()) and _are_rates(line.get("rates", {}))
-
-
-def _is_number(value: Any) -> bool:
-    """Whether ``value`` is a finite float, or an integer that fits into 64 bits."""
-    return math.isfinite(value) if isinstance(value, float) else type(value) is int and abs(value) < 2**63
+    return all(value is None or is_number(value) for value in plain.values()) and _are_rates(line.get("rates", {}))
 
 
 def _are_rates(rates: Any) -> bool:
     return isinstance(rates, dict) and all(
-        isinstance(layer, list) and len(layer) == 5 and all(map(_is_number, layer)) for layer in rates.values()
+        isinstance(layer, list) and len(layer) == 5 and all(map(is_number, layer)) for layer in rates.values()
     )

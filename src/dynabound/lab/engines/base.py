@@ -19,7 +19,8 @@ from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
 
 __all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "explain", "handle_crash", "process_context", "record_failure", "run_with_events", "threads"]  # fmt: skip
+           "explain", "handle_crash", "process_context", "record_failure", "run_with_events", "start_process",
+           "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 PROGRESS_INTERVAL = 0.2
@@ -102,6 +103,16 @@ def process_context() -> Any:
     # Imports take longer than many a run: torch's compiler (the first optimizer imports it) and the embedded data too.
     context.set_forkserver_preload([__name__, "torch._dynamo", "sklearn.datasets"])
     return context
+
+
+def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
+    """Start ``target(connection, *arguments)`` in a process; return our end of the connection, and the process."""
+    context = process_context()
+    ours, theirs = context.Pipe()
+    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+    process.start()
+    theirs.close()  # otherwise the end of the process would not close the connection
+    return ours, process
 
 
 def run_with_events(

@@ -21,8 +21,8 @@ from dynabound.lab.engines.base import (
     Event,
     cores,
     handle_crash,
-    process_context,
     run_with_events,
+    start_process,
     threads,
 )
 from dynabound.lab.spec import RunSpec
@@ -124,11 +124,7 @@ class _Worker:
 
     def __init__(self, slot: int, jobs: int, options: dict[str, Any]) -> None:
         self.slot = slot
-        context = process_context()
-        self.connection, theirs = context.Pipe()
-        self.process = context.Process(target=_work, args=(theirs, jobs, options), daemon=True)
-        self.process.start()
-        theirs.close()  # otherwise the end of the process would not close the connection
+        self.connection, self.process = start_process(_work, jobs, options)
         self.job: _Job | None = None
 
     def start(self, job: _Job) -> None:

@@ -12,7 +12,7 @@ from dynabound.lab.checksums import parse_json
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.report.figures import Band, CurvesFigure, Panel, ReportFigure
 
-__all__ = ["FILE", "Beside", "beside"]
+__all__ = ["FILE", "Combined", "combine"]
 
 FILE = "authors-cifar10.json"
 """In the folder of a ledger: ``origin``, and ``curves`` from "network/optimizer" to train and test accuracy."""
@@ -21,14 +21,14 @@ _LABELS = {"sgd": "SGDM", "adagrad": "AdaGrad", "adam": "Adam", "amsgrad": "AMSG
 
 
 @dataclass(frozen=True)
-class Beside:
+class Combined:
     """Our figure with the authors' panels in it, and what differs."""
 
     figure: CurvesFigure
     note: str
 
 
-def beside(figures: Sequence[ReportFigure], folder: Path) -> Beside | None:
+def combine(figures: Sequence[ReportFigure], folder: Path) -> Combined | None:
     """The first figure with a panel of the authors' after each of ours; None if there are no curves of theirs."""
     ours = figures[0] if figures else None
     if not isinstance(ours, CurvesFigure) or not (folder / FILE).exists():
@@ -48,7 +48,7 @@ def beside(figures: Sequence[ReportFigure], folder: Path) -> Beside | None:
         "heights nor the epochs can be compared, only the order of the methods. Their final test accuracies: "
         f"{'; '.join(ends)}."
     )
-    return Beside(replace(ours, panels=tuple(panels)), note)
+    return Combined(replace(ours, panels=tuple(panels)), note)
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -31,11 +31,10 @@ _COMPARED = ("mnist", "cifar10", "ptb")
 _LEFT_OUT = ("learning-rates", "theory")
 """Studies that need checkpoints, or no runs."""
 _OUTCOMES = {HOLDS: "better", FAILS: "worse"}
-_TASKS = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
 
 
 @dataclass(frozen=True)
-class Duel:
+class Pair:
     """AdaBound against another method on a network."""
 
     where: str
@@ -89,7 +88,7 @@ def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFig
             text, drawn = _section(each, scale, ledger)
             parts.append(text)
             figures += drawn
-    return "\n".join([*_introduction(ledger), *_duels(panels), *parts]), figures
+    return "\n".join([*_introduction(ledger), *_pairs(panels), *parts]), figures
 
 
 def _shown(study: Study, found: Sequence[Curve]) -> bool:
@@ -141,10 +140,10 @@ def _panels(found: Sequence[Curve], scale: str) -> list[tuple[str, Mapping[str, 
     for curve in found:
         panels.setdefault(curve.row.panel, {})[curve.row.label] = curve
     task = found[0].spec.task
-    return [(f"{_TASKS.get(task, task)}, {name} ({scale})", group) for name, group in panels.items()]
+    return [(f"{summary.TASK_NAMES.get(task, task)}, {name} ({scale})", group) for name, group in panels.items()]
 
 
-def _duels(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
+def _pairs(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
     """The question that everyone asks, first as sentences, then as a table."""
     planned = [
         (where, group, ours, other)
@@ -156,7 +155,7 @@ def _duels(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
     checks = judge([Group(group).better(f"{ours} ends better than {other}", "ours", ours, other, (LAST, BEST))
                     for _, group, ours, other in planned])  # fmt: skip
     found = [
-        Duel(where, ours, other, check, (tuning_steps(group[ours]), tuning_steps(group[other])))
+        Pair(where, ours, other, check, (tuning_steps(group[ours]), tuning_steps(group[other])))
         for (where, group, ours, other), check in zip(planned, checks, strict=True)
     ]
     if not found:
@@ -164,7 +163,7 @@ def _duels(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
     yield "## Where AdaBound is better, and where it is not\n"
     for ours in ("AdaBound", DEFAULTS["AdaBound"]):
         for others in (("Adam",), ("SGDM", "SGD")):
-            mine = [duel for duel in found if duel.ours == ours and duel.other in others]
+            mine = [pair for pair in found if pair.ours == ours and pair.other in others]
             if mine:
                 yield f"- {ours}, against {others[-1]}: {_sentence(mine)}."
     yield (
@@ -176,27 +175,26 @@ def _duels(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
     )
     yield "| on | method | against | difference | interval | AdaBound is | cost of its step size | of the other's |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
-    for duel in found:
-        check = duel.check
-        interval = f"{_signed(check.low)} to {_signed(check.high)}" if check.low is not None else "–"
-        cells = (duel.where, duel.ours, duel.other, _signed(check.difference), interval, duel.outcome,
-                 *(f"{cost:,} steps" if cost else "none" for cost in duel.costs))  # fmt: skip
+    for pair in found:
+        check = pair.check
+        cells = (pair.where, pair.ours, pair.other, _signed(check.difference), _interval(check), pair.outcome,
+                 *(f"{cost:,} steps" if cost else "none" for cost in pair.costs))  # fmt: skip
         yield f"| {' | '.join(cells)} |"
     yield ""
 
 
-def _sentence(duels: Sequence[Duel]) -> str:
+def _sentence(pairs: Sequence[Pair]) -> str:
     parts = []
     for outcome in ("better", "worse", "not decided"):
-        places = [f"{duel.where}, {_signed(duel.check.difference)}" for duel in duels if duel.outcome == outcome]
+        places = [f"{pair.where}, {_signed(pair.check.difference)}" for pair in pairs if pair.outcome == outcome]
         if places:
-            parts.append(f"{outcome} on {len(places)} of {len(duels)} ({'; '.join(places)})")
+            parts.append(f"{outcome} on {len(places)} of {len(pairs)} ({'; '.join(places)})")
     return ", ".join(parts)
 
 
 def _section(report: StudyReport, scale: str, ledger: Ledger) -> tuple[str, list[ReportFigure]]:
     figures = [_renamed(figure, scale) for figure in report.figures]
-    theirs = authors.beside(figures, ledger.root) if report.name == "cifar10" else None
+    theirs = authors.combine(figures, ledger.root) if report.name == "cifar10" else None
     if theirs:
         figures[0] = theirs.figure
     whose = "Our claim" if report.ours else "The paper"
@@ -226,8 +224,7 @@ def _claims(report: StudyReport) -> Iterator[str]:
     yield "| claim | whose | measured | difference | interval | verdict |"
     yield "| --- | --- | --- | --- | --- | --- |"
     for check in report.checks:
-        interval = f"{_signed(check.low)} to {_signed(check.high)}" if check.low is not None else "–"
-        cells = (check.claim, check.source, check.measured, _signed(check.difference), interval, check.verdict)
+        cells = (check.claim, check.source, check.measured, _signed(check.difference), _interval(check), check.verdict)
         yield f"| {' | '.join(map(_plain, cells))} |"
     yield ""
 
@@ -246,6 +243,10 @@ def _value(value: float | None, error: float | None = None) -> str:
 
 def _signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2f}".replace("-", "−")
+
+
+def _interval(check: Check) -> str:
+    return f"{_signed(check.low)} to {_signed(check.high)}" if check.low is not None else "–"
 
 
 def _plain(text: str) -> str:

@@ -20,7 +20,7 @@ from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import Seed
 from dynabound.lab.studies.recipes import BETAS_TUNED, FIXED, PEERS, Study
 
-__all__ = ["Failure", "Report", "StudyReport", "build"]
+__all__ = ["TASK_NAMES", "Failure", "Report", "StudyReport", "build"]
 
 
 @dataclass(frozen=True)
@@ -183,13 +183,13 @@ def _peers(study: Study) -> Iterator[str]:
         yield f"not installed, and left out: {', '.join(absent)}; {pip_command('peers')}"
 
 
-_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
+TASK_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
 
 
 def _differs(curve: Curve) -> str:
     """What a figure shows, if that is not what the paper's shows."""
     spec = curve.spec
-    return "" if spec.scale == "paper" else f" — here {spec.scale} scale, {_NAMES.get(spec.task, spec.task)}"
+    return "" if spec.scale == "paper" else f" — here {spec.scale} scale, {TASK_NAMES.get(spec.task, spec.task)}"
 
 
 def _figures(

@@ -19,7 +19,7 @@ import torch
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checksums import parse_json, signed, verified
-from dynabound.lab.engines.base import MAX_CRASHES, explain, process_context, threads
+from dynabound.lab.engines.base import MAX_CRASHES, explain, start_process, threads
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -115,7 +115,8 @@ def prepare(
         while waiting or running:
             while waiting and len(running) < jobs:
                 spec = waiting.pop(0)
-                connection, process = _start(spec, store, data_dir, device)
+                # Not a pool: its processes print a traceback if its semaphores are gone before they have started.
+                connection, process = start_process(_work, compute, spec, store, data_dir, device)
                 running[connection] = process, spec
             for connection in wait(list(running)):
                 process, spec = running.pop(connection)
@@ -133,16 +134,6 @@ def prepare(
         for process, _ in running.values():
             process.kill()
             process.join()
-
-
-def _start(spec: RunSpec, store: Store, data_dir: str | Path | None, device: str) -> tuple[Any, Any]:
-    # Not a pool: its processes need semaphores, and print a traceback if those are gone before they have started.
-    context = process_context()
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_work, args=(theirs, compute, spec, store, data_dir, device), daemon=True)
-    process.start()
-    theirs.close()  # otherwise the end of the process would not close the connection
-    return ours, process
 
 
 def _succeeded(connection: Any) -> bool:
