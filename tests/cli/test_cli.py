@@ -10,8 +10,10 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import dynabound
+from dynabound import bench
 from dynabound._extras import pip_command
 from dynabound.cli import COMMANDS, app
+from helpers.golden import has_keys, load
 
 
 def run(*arguments):
@@ -75,25 +77,26 @@ def test_an_unknown_command_names_the_nearest():
 
 
 @pytest.mark.slow
-def test_bench_reports_ratios(tmp_path, threads):
+def test_bench(tmp_path, threads, monkeypatch):
     result = run("bench", "small", "--repetitions", "1", "--threads", "1", "--json", "--out", str(tmp_path))
     assert result.exit_code == 0, result.output
     report = json.loads(result.output)
+    assert has_keys(report, load("json_keys.json")["bench --json"])
     assert json.loads((tmp_path / "bench.json").read_text()) == report
+    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
     (work,) = report["works"]
     times = work["milliseconds"]
     assert (work["tensors"], work["elements"]) == (500, 500 * 64 * 64)
     assert work["against_fused_adam"] == times["dynabound AdaBound"] / times["torch Adam fused"]
     assert set(work["times_faster_than"]) == {"adabound", "torch_optimizer", "pytorch_optimizer"}
-    assert [path.name for path in tmp_path.iterdir()] == ["bench.json"]
 
-
-@pytest.mark.slow
-def test_bench_prints_a_table(threads):
-    shown = run("bench", "small", "--repetitions", "1", "--threads", "1").stdout
+    monkeypatch.setattr(bench, "measure", lambda *options: work)
+    monkeypatch.setattr(bench, "import_milliseconds", lambda: 12.3)
+    shown = run("bench", "small").stdout
     assert "Milliseconds per step" in shown
     assert "AdaBound / fused Adam" in shown
-    assert "import dynabound takes" in shown
+    assert f"{times['torch Adam fused']:.2f}" in shown
+    assert "import dynabound takes 12" in shown
 
 
 def test_bench_refuses_unknown_work():

@@ -7,6 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
+from helpers.clean import assert_clean
 from helpers.command_lines import command_line
 from helpers.time_limit import time_limit
 
@@ -21,15 +22,10 @@ def check(seed, folder):
     with time_limit(f"dynabound {words}"):
         result = CliRunner().invoke(app, words)
     message = f"{seed}: dynabound {words}\n{result.output}"
-    assert result.exception is None or isinstance(result.exception, SystemExit), message
+    assert_clean(result, message)
     assert result.exit_code in (0, 1, 2), message
-    assert "Traceback" not in result.output, message
-    assert "internal error" not in result.output, message
-    assert "\x1b" not in result.output, message
     if result.exit_code:
         assert files(folder) == before, f"written on refusal: {message}"
-    if result.exit_code == 1:
-        assert sum(line.startswith("dynabound: ") for line in result.stderr.splitlines()) == 1, message
     for path in folder.iterdir():
         if str(path) not in before:
             shutil.rmtree(path) if path.is_dir() else path.unlink()

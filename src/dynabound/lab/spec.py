@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
@@ -163,7 +164,7 @@ class RunSpec:
         """The optimizer's other arguments, as a dict."""
         return dict(self.opt)
 
-    @property
+    @functools.cached_property
     def name(self) -> str:
         """The run's name: a hash of the fields that are not None, so that new ones do not rename old runs."""
         return _hash(self.to_dict())
