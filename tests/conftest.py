@@ -1,7 +1,5 @@
 """What pytest must know of this folder."""
 
-import os
-
 import hypothesis
 import torch
 
@@ -11,5 +9,6 @@ collect_ignore_glob = ["helpers/*", "golden/*"]
 hypothesis.settings.register_profile("dynabound", deadline=None)
 hypothesis.settings.load_profile("dynabound")
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    torch.set_num_threads(1)  # threads of several workers that wait for each other make tests take five times as long
+torch.set_num_threads(
+    1
+)  # threads that wait for each other on a busy machine make tests take five times as long, or forty

@@ -3,15 +3,10 @@
 import json
 import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from dynabound._extras import pip_command
-from dynabound.cli import app
 from dynabound.theory import problems, studies, theorems_1_to_3, theorems_4_and_5
 from dynabound.theory.draw import draw
 from dynabound.theory.fast import race
@@ -287,87 +282,3 @@ def test_an_interrupt_leaves_no_incomplete_file(tmp_path, theorem_3, monkeypatch
 def test_one_step_is_enough_to_run(name):
     options = studies.choose([name], dict(steps=1))[name]
     assert studies.DEMONSTRATIONS[name](**options).as_dict()["settings"]
-
-
-def python(code):
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-@pytest.mark.processes
-def test_a_missing_extra_is_named():
-    hide = "import sys; sys.modules['numba'] = None; "
-    failed = python(hide + "import dynabound.theory")
-    assert f"numba is not installed: {pip_command('theory')}" in failed.stderr
-    failed = python(hide + "sys.argv[1:] = ['theory']; from dynabound.__main__ import main; main()")
-    assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('theory')}"
-
-
-@pytest.mark.processes
-def test_the_core_does_not_import_the_lab():
-    loaded = python("import sys, dynabound; print({'numba', 'matplotlib', 'rich', 'typer'} & set(sys.modules))")
-    assert loaded.stdout.strip() == "set()"
-
-
-def run(*arguments):
-    return CliRunner().invoke(app, ["theory", *map(str, arguments)])
-
-
-def test_without_a_name_the_command_lists_the_studies():
-    result = run()
-    assert result.exit_code == 0
-    for name in studies.DEMONSTRATIONS:
-        assert name in result.stdout
-    assert json.loads(run("--json").stdout).keys() == studies.DEMONSTRATIONS.keys()
-
-
-@pytest.mark.slow
-def test_the_command_prints_verdicts_and_writes(tmp_path):
-    result = run("theorem-3", "--seeds", 3, "--T", 200, "--out", tmp_path)
-    assert result.exit_code == 0
-    assert "holds" in result.stdout
-    assert "undecided: T is too short to tell" in result.stdout
-    assert "paper l. 250" in " ".join(result.stdout.split())
-    assert {path.name for path in tmp_path.iterdir()} == {f"theorem-3.{kind}" for kind in ("json", "png", "svg", "pdf")}
-
-
-@pytest.mark.slow
-def test_the_command_prints_json_alone(tmp_path):
-    result = run("theorem-3", "--seeds", 2, "--C", 30, "--T", 500, "--json", "--out", tmp_path)
-    (study,) = json.loads(result.stdout)
-    assert study["settings"]["period"] == 30
-    stored = json.loads((tmp_path / "theorem-3.json").read_text("utf-8"))
-    assert study == {key: value for key, value in stored.items() if key not in ("data", "digest")}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("theorem-9",), "study='theorem-9': must be one of theorem-1"),
-        (("theorem-2", "--C", 21), "C=21: must be an even integer"),
-        (("theorem-2", "--beta1", 0.8), "beta1=0.8: must be in [0, sqrt(beta2))"),
-        (("theorem-1", "--T", 0), "steps=0: must be at least 1"),
-        (("theorem-1", "--scheme", "cosine"), "scheme='cosine': must be"),
-        (("theorem-3", "--seeds", 0), "seeds=0: must be at least 1"),
-        (("counterexample", "--C", 0), "C=0: must be an integer >= 2"),
-        (
-            ("counterexample", "--seeds", 10**9),
-            "with steps=10000, at most 1,000: 10,000,000,000,000 steps in all",
-        ),
-        (("regret", "--beta2", -1), "beta2=-1.0: must be in [0, 1)"),
-        (("regret", "--T", 10**6), "seeds=4: must be at least 1 and, with steps=1000000, at most"),
-        (("theorem-1", "--beta2", 0.999999999999), "ten periods take 3e+14 steps"),
-        (("theorem-2", "--beta2", 0.999999999999), "ten periods take"),
-        (("theorem-1", "--T", 10**12), "steps=1000000000000: must be at least 1 and at most 10,000,000"),
-        (("theorem-1", "--C", 10**12), "C=1000000000000: must be an integer >= 3 and <= 10,000,000"),
-        (("theorem-1", "--beta2", 5, "--C", 1000), "beta2=5.0: must be in [0, 1)"),
-        (("theorem-3", "--beta2", -1), "beta2=-1.0: must be in [0, 1)"),
-        (("theorem-3", "--C", 0), "C=0: must be an integer >= 2"),
-        (("regret", "--C", 20), "C=20: regret does not use it"),
-        (("theorem-3", "theorem-2", "--C", 21, "--T", 100), "C=21: must be an even integer"),
-    ],
-)
-def test_bad_input_writes_nothing(arguments, message, tmp_path):
-    result = run(*arguments, "--out", tmp_path / "new")
-    assert result.exit_code != 0
-    assert message in result.output
-    assert not (tmp_path / "new").exists()
