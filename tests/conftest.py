@@ -9,6 +9,4 @@ collect_ignore_glob = ["helpers/*", "golden/*"]
 hypothesis.settings.register_profile("dynabound", deadline=None)
 hypothesis.settings.load_profile("dynabound")
 
-torch.set_num_threads(
-    1
-)  # threads that wait for each other on a busy machine make tests take five times as long, or forty
+torch.set_num_threads(1)  # on a busy machine threads that wait for each other make tests 5 to 40 times slower
