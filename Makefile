@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INPUTS := pyproject.toml setup.py constraints.txt src/dynabound/optim/_kernel.c
+# pip compiles nothing, which takes half of an installation: every module is compiled when it is first imported.
+INSTALL := pip install --quiet --no-compile
+unexport PYTHONDONTWRITEBYTECODE
 FAST := not slow and not processes and not ray and not browser and not compile
 
 TWINS := .venv-twins/bin
@@ -39,7 +42,7 @@ docs: .venv-docs/.ready
 
 .venv-docs/.ready: pyproject.toml constraints-docs.txt
 	$(PYTHON) -m venv .venv-docs
-	.venv-docs/bin/pip install --quiet -c constraints-docs.txt ".[docs]"
+	.venv-docs/bin/$(INSTALL) -c constraints-docs.txt ".[docs]"
 	touch $@
 
 # The examples of docs/integrations.md and more, against the real frameworks. A few minutes to install, a few to run.
@@ -49,9 +52,9 @@ integrations: .venv-integrations/.ready
 # timm without its dependencies, and torchvision in a folder of its own: see tests/integrations/conftest.py.
 .venv-integrations/.ready: $(INPUTS) constraints-integrations.txt
 	$(PYTHON) -m venv .venv-integrations
-	.venv-integrations/bin/pip install --quiet -c constraints.txt -c constraints-integrations.txt -e ".[integrations]"
-	.venv-integrations/bin/pip install --quiet --no-deps -c constraints-integrations.txt timm
-	.venv-integrations/bin/pip install --quiet --no-deps -c constraints-integrations.txt \
+	.venv-integrations/bin/$(INSTALL) -c constraints.txt -c constraints-integrations.txt -e ".[integrations]"
+	.venv-integrations/bin/$(INSTALL) --no-deps -c constraints-integrations.txt timm
+	.venv-integrations/bin/$(INSTALL) --no-deps -c constraints-integrations.txt \
 		--target .venv-integrations/torchvision torchvision
 	touch $@
 
@@ -65,17 +68,18 @@ sanitize: .venv/.dev
 
 .venv/.lab: $(INPUTS)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[lab]"
+	$(BIN)/$(INSTALL) -c constraints.txt -e ".[lab]"
+	$(BIN)/dynabound doctor
 	touch $@
 
 .venv/.dev: $(INPUTS)
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet -c constraints.txt -e ".[dev]"
+	$(BIN)/$(INSTALL) -c constraints.txt -e ".[dev]"
 	touch $@ .venv/.lab
 
 .venv-twins/.ready: $(INPUTS) constraints-twins.txt
 	$(PYTHON) -m venv .venv-twins
-	$(TWINS)/pip install --quiet -c constraints.txt -c constraints-twins.txt -e ".[twins]"
+	$(TWINS)/$(INSTALL) -c constraints.txt -c constraints-twins.txt -e ".[twins]"
 	touch $@
 
 clean:
