@@ -4,6 +4,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,8 @@ import dynabound
 from dynabound._extras import pip_command
 
 ROOT = Path(__file__).parents[1]
-DOCS = "\n".join(path.read_text() for path in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = "\n".join(path.read_text() for path in PAGES)
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(dynabound.__path__, "dynabound.")
@@ -46,6 +48,21 @@ def test_every_exported_name_is_documented(name):
             assert value.__doc__, f"{name}.{exported} has no docstring"
         if name in ("dynabound", "dynabound.optim", "dynabound.bounds"):
             assert exported in DOCS, f"{name}.{exported} is not in the documentation"
+
+
+def anchors(page):
+    """The anchors of a page's headings, as the site makes them."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page):
+    for target, anchor in re.findall(r"\]\(((?!https?:)[^)#\s]*)(?:#([^)\s]+))?\)", page.read_text()):
+        path = page.parent / target if target else page
+        assert path.exists(), target
+        if anchor and path.suffix == ".md" and path.name != "api.md":  # its anchors are names of objects
+            assert anchor in anchors(path), f"{target}#{anchor}"
 
 
 def test_the_version_is_in_one_place():
