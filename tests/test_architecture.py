@@ -1,6 +1,7 @@
-"""The floors of the house: a module imports only from floors below its own, and files and functions stay small."""
+"""A module imports only from layers below its own, and files and functions stay small."""
 
 import ast
+import itertools
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 import dynabound
 
 SOURCE = Path(dynabound.__file__).parent
-FLOORS = [
+LAYERS = [
     {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html", "_interrupt"},
     {"bounds"},
     {"_hyperparameters", "_schedules"},
@@ -33,8 +34,8 @@ FLOORS = [
     {"bench", "doctor"},
     {"cli"},
 ]
-"""From the lowest to the highest. Rooms on one floor do not import each other, but for the private modules."""
-LEVEL = {room: level for level, floor in enumerate(FLOORS) for room in floor}
+"""From the lowest to the highest. Packages of one layer do not import each other, but for the private modules."""
+LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
 MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 350, 60, 12
 
 
@@ -44,8 +45,8 @@ MODULES = [
 ]
 
 
-def room_of(module):
-    """The longest known room that a module is in; None for the package itself, which exports what it likes."""
+def package_of(module):
+    """The longest known package that a module is in; None for the package itself, which exports what it likes."""
     parts = module.split(".")
     return next((name for n in (2, 1) if (name := ".".join(parts[:n])) in LEVEL), None)
 
@@ -69,20 +70,27 @@ def imports(tree):
 
 @pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
 def test_imports_go_down(module, path):
-    room = room_of(module)
-    if room is None:
+    package = package_of(module)
+    if package is None:
         return
     for imported in imports(ast.parse(path.read_text())):
-        other = room_of(imported)
-        if other is None or other == room:
+        other = package_of(imported)
+        if other is None or other == package:
             continue
-        low = LEVEL[other] < LEVEL[room] or (LEVEL[other] == LEVEL[room] == 0)
-        assert low, f"{module} (floor {LEVEL[room]}: {room}) imports {imported} (floor {LEVEL[other]}: {other})"
+        low = LEVEL[other] < LEVEL[package] or (LEVEL[other] == LEVEL[package] == 0)
+        assert low, f"{module} (layer {LEVEL[package]}: {package}) imports {imported} (layer {LEVEL[other]}: {other})"
 
 
-def test_every_room_has_a_floor():
-    unknown = {module for module, _ in MODULES if room_of(module) is None}
-    assert unknown <= {"", "__init__", "__main__", "lab"}, "give the new room a floor"
+def test_every_package_has_a_layer():
+    unknown = {module for module, _ in MODULES if package_of(module) is None}
+    assert unknown <= {"", "__init__", "__main__", "lab"}, "give the new package a layer"
+
+
+def test_the_page_has_the_layers():
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    start = page.index("## Layers")
+    places = [sorted(page.index(f"`{name}`", start) for name in layer) for layer in LAYERS]
+    assert all(above[-1] < below[0] for above, below in itertools.pairwise(places))
 
 
 @pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])
@@ -96,5 +104,5 @@ def test_files_and_functions_are_small(module, path):
                 body -= node.body[0].end_lineno - node.body[0].lineno + 1
             assert body <= MAX_FUNCTION, f"{node.name}() has {body} lines"
             parameters = len(node.args.args) + len(node.args.kwonlyargs)
-            optimizer = room_of(module) in ("optim", "keras", "optax")
+            optimizer = package_of(module) in ("optim", "keras", "optax")
             assert parameters <= MAX_PARAMETERS or optimizer, f"{node.name}() has {parameters} parameters"

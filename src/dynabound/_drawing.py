@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import math
+import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -57,7 +58,8 @@ def new_figure(width: float, height: float, title: str = "", fontsize: float = 1
     # An attribute instead of a subclass, because W&B recognises figures by the path of their class.
     figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
     if title:
-        figure.suptitle(title, fontsize=fontsize, fontweight="bold")
+        line = int(115 * width / fontsize)  # letters
+        figure.suptitle(textwrap.fill(title, line), fontsize=fontsize, fontweight="bold")
     return figure
 
 

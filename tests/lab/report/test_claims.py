@@ -262,15 +262,26 @@ def test_learning_rates():
         assert [each.verdict for each in claims.check("learning-rates", evidence)] == [REPRODUCED, second]
 
 
+@pytest.mark.parametrize(("task", "verdict"), [("cifar10", REPRODUCED), ("digits", NOT_COMPARABLE)])
+def test_huge_rates_count_where_images_are_large_enough(task, verdict):
+    """In images of 8×8 pixels some weights see only padding, and weight decay alone makes their rates huge."""
+    adam = SampledRates(8, {}, {}, 100, min=1e-5, max=2000.0, below=0.1, above=0.01)
+    evidence = Evidence({"ResNet-34": {"Adam": curve("Adam", [99.9], task)}}, sampled={"Adam": adam})
+    assert claims.check("learning-rates", evidence)[1].verdict == verdict
+
+
 def test_the_evolution_of_learning_rates():
     rises = {"max": [1, 9, 5, 2, 0.2], "median": [0.1, 0.5, 0.3, 0.2, 0.11]}
     assert evolution_verdicts(rises) == [REPRODUCED] * 2
     falls = {"max": [9, 5, 4, 2, 0.2], "median": [0.1, 0.2, 0.3, 0.4, 0.5]}
     assert evolution_verdicts(falls) == [NOT_COMPARABLE, NOT_REPRODUCED]
+    lifted = {"max": [0.01, 0.02, 0.04, 0.06, 0.08], "median": [0.01, 0.02, 0.04, 0.06, 0.0801]}
+    assert evolution_verdicts(lifted, lower=0.08) == [NOT_COMPARABLE] * 2  # the bounds have not closed
+    assert evolution_verdicts(lifted, lower=0.05) == [NOT_REPRODUCED] * 2
 
 
-def evolution_verdicts(layer):
-    evidence = Evidence({}, evolution=RateEvolution({"a": layer}, [], [], 0.1))
+def evolution_verdicts(layer, lower=0.0):
+    evidence = Evidence({}, evolution=RateEvolution({"a": layer}, [lower], [1.0], 0.1))
     return [each.verdict for each in claims.check("rate-evolution", evidence)]
 
 

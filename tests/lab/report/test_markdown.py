@@ -30,7 +30,7 @@ def test_it_says_where_adabound_is_better_and_where_not(tiny, ledger, tmp_path):
     assert "Computed from the 21 runs in `results/` (21 finished" in text
     assert "## Where AdaBound is better, and where it is not" in text
     rows = [line for line in text.splitlines() if line.startswith("| digits, perceptron (demo) | AdaBound |")]
-    assert [row.split(" | ")[2] for row in rows] == ["Adam", "SGDM"]
+    assert [row.split(" | ")[2] for row in rows] == ["Adam", "Adam, α = 0.001", "SGDM"]
     for row in rows:
         low, high = (float(part.replace("−", "-")) for part in row.split(" | ")[4].split(" to "))
         expected = "better" if low > 0 else "worse" if high < 0 else "not decided"

@@ -117,12 +117,12 @@ def test_theory_can_come_out_right():
 def test_the_questions_at_the_top_are_answered_from_the_runs(tiny, done):
     report = build([tiny], "demo", done)
     assert [each.question for each in report.questions] == [
-        "Does it start like Adam?", "Does it end like SGD?", "What did it cost?",
+        "Does it start like Adam?", "Does it end as well as SGD?", "What did it cost?",
     ]  # fmt: skip
     start, end, cost = (each.answer for each in report.questions)
     first = {label: [seed.series("train")[0] for seed in curve.finished]
              for label, curve in ((c.row.label, c) for c in curves(tiny, "demo", Store(done / "runs")))}  # fmt: skip
-    assert f"AdaBound {sum(first['AdaBound']) / 3:.1f} %" in start
+    assert f"AdaBound: {sum(first['AdaBound']) / 3:.1f} %" in start
     assert "of 1 networks" in end
     assert "times as long as one of Adam" in cost
 

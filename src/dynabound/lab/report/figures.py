@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Band", "CurvesFigure", "EvolutionFigure", "HeatmapsFigure", "Panel", "ReportFigure", "StepSizesFigure",
            "StoredFigure"]  # fmt: skip
 
-VERSION = 8
+VERSION = 9
 """To be raised when a drawing changes, so that old files are drawn again."""
 
 
@@ -273,6 +273,8 @@ class EvolutionFigure(ReportFigure):
             _drawing.rates_over_time(axes, epochs, layer, (self.rates.lower, self.rates.upper))
             final = self.rates.final_lr
             axes.axhline(final, color=BLACK, linewidth=0.8, label=f"final step size {final:g}")
+        rates = [final, *(rate for layer in layers.values() for series in layer.values() for rate in series)]
+        grid.flat[0].set_ylim(min(rates) / 1.5, max(rates) * 1.5)  # shared: a panel's own limits would cut the other's
         handles = grid.flat[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
         return figure

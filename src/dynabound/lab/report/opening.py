@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound import _drawing
 from dynabound._drawing import BLACK
-from dynabound.lab.report.claims import SAME
+from dynabound.lab.report.claims import SAME, same_start, starts
 from dynabound.lab.report.evidence import FIRST, LAST, Evidence, Group
 from dynabound.lab.report.figures import Band, ReportFigure, draw_band, label_axes, line_style
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import ALPHA, mean
+from dynabound.lab.report.verdicts import REPRODUCED, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE
 
 if TYPE_CHECKING:
@@ -129,23 +130,19 @@ def _start(panels: Curves) -> Question | None:
     shown = {name: curves for name, curves in panels.items() if REFERENCE in curves and curves[REFERENCE].finished}
     if not shown:
         return None
-    first = {}
-    for name, curves in shown.items():
-        bound = DEFAULTS["AdaBound"] if DEFAULTS["AdaBound"] in curves else "AdaBound"
-        first[name] = [
-            mean([FIRST.of(seed) for seed in curves[label].finished]) for label in (bound, REFERENCE, "SGDM")
-        ]
-    hits = sum(abs(ours - adam) < abs(ours - sgdm) for ours, adam, sgdm in first.values())
-    name, (ours, adam, sgdm) = list(first.items())[-1]
+    checks = judge([starts("", Group(curves)) for curves in shown.values()])
+    decided = sum(check.verdict == REPRODUCED for check in checks)
+    nearer = sum(check.difference is not None and check.difference > 0 for check in checks)
+    name, curves = list(shown.items())[-1]
+    labels = (same_start(curves), REFERENCE, "SGDM")
+    first = {label: mean([FIRST.of(seed) for seed in curves[label].finished]) for label in labels}
     answer = (
-        f"{_answer(hits, len(first))}: after one epoch AdaBound is nearer to Adam with the same step size than to SGDM "
-        f"on {hits} of {len(first)} networks (training accuracy on {name}: AdaBound {ours:.1f} %, Adam {adam:.1f} %, "
-        f"SGDM {sgdm:.1f} %)."
+        f"{_answer(nearer, len(shown))}: after one epoch AdaBound with Adam's step size is nearer to Adam than to SGDM "
+        f"on {nearer} of {len(shown)} networks, {decided} of them decided (training accuracy on {name}: "
+        f"{'; '.join(f'{label}: {value:.1f} %' for label, value in first.items())})."
     )
-    curves = shown[name]
-    drawn = [label for label in (DEFAULTS["AdaBound"], "AdaBound", REFERENCE, "SGDM") if label in curves]
     bands = tuple(Band(label, False, [seed.series("train")[: max(4, seed.spec.epochs // 6)]
-                                      for seed in curves[label].finished]) for label in drawn)  # fmt: skip
+                                      for seed in curves[label].finished]) for label in labels)  # fmt: skip
     figure = LinesFigure("question-start", f"The first epochs on {name}", bands, "epoch", "training accuracy (%)")
     return Question("Does it start like Adam?", answer, figure)
 
@@ -158,7 +155,7 @@ def _dot(curves: Mapping[str, Curve], row: str, label: str, other: str) -> Dot:
 
 
 def _signed(dot: Dot) -> str:
-    return f"{dot.value:+.1f} ({dot.row})".replace("-", "−", 1) if dot.value < 0 else f"{dot.value:+.1f} ({dot.row})"
+    return f"{'−' if dot.value < 0 else '+'}{abs(dot.value):.1f} ({dot.row})"
 
 
 def _end(panels: Curves) -> Question | None:
@@ -167,14 +164,20 @@ def _end(panels: Curves) -> Question | None:
     if not dots:
         return None
     ours = [dot for dot in dots if dot.label == "AdaBound"]
-    same = [dot for dot in ours if dot.value > -SAME]
-    worst, best = min(ours, key=lambda dot: dot.value), max(ours, key=lambda dot: dot.value)
+    worse, better = [dot for dot in ours if dot.high < 0], [dot for dot in ours if dot.low > 0]
+    lowest, highest = min(ours, key=lambda dot: dot.value), max(ours, key=lambda dot: dot.value)
+    word = "Not always" if worse else "Yes" if better else "As far as these seeds show"
     answer = (
-        f"{_answer(len(same), len(ours))}: on {len(same)} of {len(ours)} networks AdaBound ends better than SGD or at "
-        f"most {SAME:g} points behind it, from {_signed(worst)} to {_signed(best)}."
+        f"{word}: AdaBound ends worse than SGD on {len(worse)} of {len(ours)} networks and better on {len(better)}; "
+        f"{_undecided(len(ours) - len(worse) - len(better))}The differences go from {_signed(lowest)} to "
+        f"{_signed(highest)}."
     )
-    x = "final test result less SGD's\n(points of accuracy, or % of perplexity)"
-    return Question("Does it end like SGD?", answer, DotsFigure("question-end", "Final results", tuple(dots), x))
+    x = "final test result minus SGD's\n(points of accuracy, or % of perplexity)"
+    return Question("Does it end as well as SGD?", answer, DotsFigure("question-end", "Final results", tuple(dots), x))
+
+
+def _undecided(number: int) -> str:
+    return f"on {number} the seeds do not decide. " if number else ""
 
 
 def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
@@ -187,19 +190,19 @@ def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
         good = sum(dot.value > -SAME for dot in dots)
         word = "No" if good == len(dots) else "Yes" if good == 0 else "Sometimes"
         sentences.append(
-            f"{word}: at the paper's defaults AdaBound ends at most {SAME:g} points below its suggested step sizes "
-            f"on {good} of {len(dots)} networks"
+            f"{word}: at the paper's defaults, with γ scaled to the length of an epoch, AdaBound ends at most {SAME:g} "
+            f"points below its suggested step sizes on {good} of {len(dots)} networks"
         )
-        x = "at the defaults, less suggested step sizes\n(points of accuracy, or % of perplexity)"
+        x = "at the defaults, minus suggested step sizes\n(points of accuracy, or % of perplexity)"
         figure = DotsFigure("question-tuning", "Defaults against suggested step sizes", dots, x)
     finals = _by_step_size(steps) if steps else {}
     if len(finals) == 2:
         ranges = {name: max(map(mean, each.values())) - min(map(mean, each.values())) for name, each in finals.items()}
         sentences.append(
-            f"over a thousandfold range of the (final) step size AdaBound's accuracy varies by "
-            f"{ranges['AdaBound']:.1f} points, SGDM's by {ranges['SGDM']:.1f}"
+            f"final_lr matters: over a thousandfold range AdaBound's accuracy varies by {ranges['AdaBound']:.1f} "
+            f"points, and SGDM's over the same step sizes by {ranges['SGDM']:.1f}"
         )
-        ticks = tuple(step for step in finals["SGDM"] if step in finals["AdaBound"])
+        ticks = tuple(sorted((step for step in finals["SGDM"] if step in finals["AdaBound"]), key=float))
         bands = tuple(Band(name, False, _transposed([each[step] for step in ticks])) for name, each in finals.items())
         x, y = "step size α of SGDM, final step size α* of AdaBound", "final test accuracy (%)"
         figure = LinesFigure("question-tuning", "Final accuracy against step size", bands, x, y, ticks)
@@ -235,7 +238,8 @@ def _cost(panels: Curves) -> Question | None:
     answer = (
         f"An epoch of AdaBound took {statistics.median(ours):.2f} times as long as one of Adam (median over "
         f"{len(ours)} networks; {min(ours):.2f} to {max(ours):.2f}) and keeps as much state, two numbers per "
-        "parameter; the runs shared a machine, so these times are rough."
+        "parameter. AdaBound has its C kernel and Adam is torch's default, which is not fused; the runs shared a "
+        "machine, so these times are rough."
     )
     x = "seconds per epoch, over Adam's\n(median, and range over seeds)"
     return Question("What did it cost?", answer, DotsFigure("question-cost", "Time per epoch", tuple(dots), x, 1.0))

@@ -19,6 +19,7 @@ from dynabound.lab.report.verdicts import Check, overall
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import Seed
 from dynabound.lab.studies.recipes import BETAS_TUNED, FIXED, PEERS, Study
+from dynabound.lab.tasks.optimizers import BOUNDED
 
 __all__ = ["TASK_NAMES", "Failure", "Report", "StudyReport", "build"]
 
@@ -165,10 +166,10 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
             how = "found by the paper's search beforehand" if searched else "defaults, not searched for at this scale"
             lines.append(f"step sizes: {how}; {ours}")
         pace = mine[0].row.pace(scale)
-        if pace != 1:
+        if pace != 1 and any(curve.row.optimizer in BOUNDED and not curve.row.suggested(scale) for curve in mine):
             lines.append(
-                f"bounds: γ is {pace:g} times the paper's, because an epoch of all data has {pace:g} times fewer steps "
-                "here: the bounds converge as fast per epoch"
+                f"bounds of curves without suggested step sizes: γ is {pace:g} times the paper's, because an epoch of "
+                f"all data has {pace:g} times fewer steps here: the bounds converge as fast per epoch"
             )
     return list(dict.fromkeys([*lines, *_peers(study)]))
 
@@ -209,7 +210,8 @@ def _figures(
             figures.Panel(name, tuple(_band(curve, study.splits) for curve in methods.values()))
             for name, methods in evidence.panels.items()
         )
-        shared = len({tuple(methods) for methods in evidence.panels.values()}) == 1
+        labels = [set(methods) for methods in evidence.panels.values()]
+        shared = set.union(*labels) in labels  # a panel may lack some methods of another
         yield figures.CurvesFigure(study.name, title, panels, study.splits, metric_name(found[0]), shared)
         if study.name == "final-step-size":
             title = f"SGDM and AdaBound side by side{_differs(found[0])}"
@@ -234,7 +236,7 @@ def _theory(study: Study, folder: Path) -> StudyReport:
         verdict=theory.headline(found, missing, checks),
         checks=tuple(checks),
         tables=(),
-        runs={"played": len(found)},
+        runs={"simulations": len(found)},
         failures=tuple(Failure(name, name, "new", "") for name in missing),
         settings=tuple(theory.read_settings(found)),
         figures=tuple(theory.read_figures(found, folder)),

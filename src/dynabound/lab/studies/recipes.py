@@ -12,6 +12,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
 from dynabound.lab.studies.search import GRIDS, STEP_SIZE_GRIDS, Grid
 from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, PACE, SEEDS, TUNED, WORKLOADS
+from dynabound.lab.tasks.optimizers import BOUNDED
 
 __all__ = [
     "BETAS_TUNED",
@@ -50,7 +51,6 @@ PEERS = {
 }
 """Tuning-free methods of other packages (extra ``peers``), with their authors' default step sizes."""
 
-_BOUNDED = ("adabound", "amsbound")
 SUGGESTED = ("demo", "laptop")
 """The scales at which AdaBound and AMSBound have suggested step sizes, as the other methods have searched ones."""
 
@@ -86,7 +86,7 @@ class Row:
         """The run of seed 0, before any search for a step size or suggestion."""
         # The default is left out, so that studies which do not set it share the run.
         opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
-        if self.optimizer in _BOUNDED:
+        if self.optimizer in BOUNDED:
             opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.pace(scale):.6g}")
         known = self.lr is not None or self.suggest
         fixed = {} if known else FIXED[scale].get(self.workload, {}).get(self.optimizer, {})
@@ -96,7 +96,7 @@ class Row:
 
     def bounded(self, scale: str) -> RunSpec:
         """The run of AdaBound or AMSBound that the step sizes of this one are suggested for."""
-        return replace(self, optimizer=self.optimizer if self.optimizer in _BOUNDED else "adabound").spec(scale)
+        return replace(self, optimizer=self.optimizer if self.optimizer in BOUNDED else "adabound").spec(scale)
 
     def pace(self, scale: str) -> float:
         """The factor of γ."""

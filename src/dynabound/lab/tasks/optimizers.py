@@ -17,8 +17,8 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
 
-__all__ = ["OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr", "default_weight_decay",
-           "set_mode"]  # fmt: skip
+__all__ = ["BOUNDED", "OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr",
+           "default_weight_decay", "set_mode"]  # fmt: skip
 
 
 class OptimizerError(LabError, ValueError):
@@ -50,6 +50,8 @@ OPTIMIZERS: dict[str, _Method] = {
     "amsbound": _Method(AMSBound, 1e-3),
 }
 """The methods of the paper and their relatives."""
+BOUNDED = ("adabound", "amsbound")
+"""Those with a lower and an upper bound."""
 
 
 def default_lr(name: str, text: bool = False) -> float:

@@ -14,12 +14,12 @@ from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import datasets
+from dynabound.lab.tasks.optimizers import BOUNDED
 from dynabound.lab.training.loop import Training
 from dynabound.tuning import SuggestError, Suggestion, suggest
 
 __all__ = ["suggest_rates", "with_rates"]
 
-_BOUNDED = ("adabound", "amsbound")
 _FOUND = ("final_lr", "gamma")
 _OPTIONS = ("betas", "eps", "decoupled_weight_decay")
 
@@ -34,8 +34,8 @@ def suggest_rates(
     progress: Callable[[int, int], object] | None = None,
 ) -> Suggestion:
     """Suggest lr, final_lr and gamma for ``spec``, or for as long a training as ``steps``; LabError if it fails."""
-    if spec.optimizer not in _BOUNDED:
-        raise LabError(f"optimizer={spec.optimizer!r}: suggestions are for {' and '.join(_BOUNDED)}")
+    if spec.optimizer not in BOUNDED:
+        raise LabError(f"optimizer={spec.optimizer!r}: suggestions are for {' and '.join(BOUNDED)}")
     options = {name: value for name, value in spec.options.items() if name not in _FOUND}
     for name in options.keys() - set(_OPTIONS):
         raise LabError(f"opt {name}: suggestions are made with {', '.join(_OPTIONS)} alone; leave it out")
