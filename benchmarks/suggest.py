@@ -94,12 +94,12 @@ def report(name: str, seeds: int, store: Store, data_dir: str) -> None:
 def main() -> None:
     """Print all tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], default=list(TASKS))
+    parser.add_argument("tasks", nargs="*", choices=[*TASKS, []], help="default: all")
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--out", type=Path, default=Path("suggest-bench"))
     parser.add_argument("--seeds", type=int, default=3)
     args = parser.parse_args()
-    for name in args.tasks:
+    for name in args.tasks or TASKS:
         report(name, args.seeds, Store(args.out / "runs"), args.data_dir)
 
 

@@ -22,7 +22,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 
 
 def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed: str, shown: Any = None) -> float:
-    """``value`` as a float; TypeError if it is no real number, ValueError if it is not ``legal``.
+    """``value`` as a float; TypeError if it is not a real number, ValueError if it is not ``legal``.
 
     The message shows ``shown``, for example the pair of which ``value`` is a part, or ``value``.
 

@@ -20,7 +20,7 @@ _KINDS: dict[str, tuple[Callable[[float], bool], str]] = {
 def check(kind: str, **numbers: Any) -> None:
     """Raise unless all ``numbers`` are of a kind: "rate", "positive", "beta" or "decay".
 
-    What is no Python number, such as a schedule or a traced array, has no value to look at and passes.
+    What is not a Python number, such as a schedule or a traced array, has no value to look at and passes.
 
     >>> check("beta", b1=1.0)
     Traceback (most recent call last):

@@ -84,6 +84,15 @@ def test_mistakes_are_one_line(dynabound, arguments, message):
     assert message in line
 
 
+@pytest.mark.parametrize("option", ["--out=elsewhere", "--json", "--task=mnist"])
+def test_an_option_before_the_command_is_not_ignored(dynabound, option):
+    """The run to be removed would be looked for in ./runs."""
+    name = option.partition("=")[0]
+    assert f"{name}: must stand after remove" in " ".join(
+        dynabound("runs", option, "remove", "abc", code=2).stderr.split()
+    )
+
+
 def test_bad_option_syntax(dynabound):
     assert "must be key=value" in dynabound("train", "digits", "--opt=3", code=2).stderr
 

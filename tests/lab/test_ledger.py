@@ -55,6 +55,17 @@ def test_it_is_sorted_text_that_grows_by_lines(tiny, done, ledger):
     assert len(after) == len(before) + 1
 
 
+def test_a_run_that_was_begun_here_takes_over_the_ledger_s_sessions(ledger, tmp_path):
+    entry, store = next(iter(ledger.entries().values())), Store(tmp_path / "runs")
+    with store.run(entry.spec).lock():
+        store.run(entry.spec).begin(entry.spec, {"cpu": "mine"})
+    for _ in range(2):
+        entry.restore(store)
+        assert [session["cpu"] for session in store.run(entry.spec).environment()] == [
+            session["cpu"] for session in entry.environment
+        ]
+
+
 def test_a_run_that_is_there_is_not_replaced(ledger):
     old = next(iter(ledger.entries().values()))
     changed = dataclasses.replace(old, metrics=[{**line, "seconds": 1e9} for line in old.metrics])
@@ -120,10 +131,15 @@ DAMAGE = {
     "a state": (lambda line: sign(line, state="running"), "its state is not that of a run that has ended"),
     "no columns": (lambda line: sign(line, metrics=[1]), "its metrics are not columns"),
     "columns": (lambda line: sign(line, metrics={"epoch": [1], "step": []}), "columns of different lengths"),
-    "epochs": (lambda line: sign(line, metrics={"epoch": [1, 2]}), "it has 2 of 3 epochs and is finished"),
-    "no numbers": (lambda line: sign(line, metrics={"train_loss": ["x", None, True]}), "its metrics lack one of"),
+    "epochs": (lambda line: sign(line, metrics=two_epochs(line)), "it has 2 of 3 epochs and is finished"),
+    "no numbers": (lambda line: sign(line, metrics={"train_loss": ["x", None, True]}), "its metrics are incomplete"),
+    "no epochs": (lambda line: sign(line, metrics={"train_loss": [1.0, 1.0, 1.0]}), "its metrics are incomplete"),
     "no machine": (lambda line: sign(line, environment=[]), "does not say what it was trained on"),
 }
+
+
+def two_epochs(line):
+    return {key: column[:2] for key, column in json.loads(line)["metrics"].items()}
 
 
 def rest(line):

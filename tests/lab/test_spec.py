@@ -98,7 +98,7 @@ def test_a_spec_is_frozen():
         ({"task": "mnist", "precision": "fp8"}, "precision='fp8': must be one of float32, bf16"),
         ({"task": "mnist", "scale": "huge"}, "scale='huge': must be one of demo, laptop, paper"),
         ({"task": "mnist", "rates": 1}, "rates=1"),
-        ({"task": "mnist", "epoch": 3}, "epoch: is no field .*did you mean epochs"),
+        ({"task": "mnist", "epoch": 3}, "epoch: is not a field .*did you mean epochs"),
         ({"epochs": 3}, "task: is missing"),
     ],
 )

@@ -2,12 +2,13 @@ import errno
 import fcntl
 import json
 import logging
+import shutil
 
 import pytest
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab.checkpoints import file
+from dynabound.lab.checkpoints import file, lock
 from dynabound.lab.errors import DamagedError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store, StoreError
@@ -126,6 +127,20 @@ def test_a_dead_owners_lock_is_taken_over(tmp_path):
     run = Store(tmp_path).run(SPEC)
     assert f"pid {other.pid}" in (run.folder / "lock").read_text()
     assert train(SPEC, Store(tmp_path)).state == "finished"
+
+
+def test_a_lock_that_was_removed_while_we_waited_is_not_a_lock(tmp_path, monkeypatch):
+    """Somebody else could hold the lock of the folder that has replaced it."""
+    run, acquire = Store(tmp_path).run(SPEC), lock._acquire
+
+    def removed(handle, path):
+        monkeypatch.setattr(lock, "_acquire", acquire)
+        shutil.rmtree(path.parent)
+        return acquire(handle, path)
+
+    monkeypatch.setattr(lock, "_acquire", removed)
+    with run.lock():
+        assert lock.is_held(run.folder / "lock")
 
 
 def test_states_as_they_are_seen_from_outside(tmp_path):

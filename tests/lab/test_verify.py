@@ -62,6 +62,14 @@ def test_on_another_machine_the_last_epoch_counts_within_the_tolerance(spec, fac
     assert (key in found.reason) == (state == "differs")
 
 
+def test_the_last_epoch_that_both_have_is_compared(entries):
+    """A run that diverged may have lasted longer elsewhere."""
+    first, second = entries[SPEC].metrics
+    longer = elsewhere(dataclasses.replace(entries[SPEC], metrics=[first, second, {**second, "test_accuracy": 0.0}]),
+                       cpu="another")  # fmt: skip
+    assert verify(longer).state == "close"
+
+
 def test_points_of_accuracy_are_counted(entries):
     accuracy = entries[SPEC].metrics[-1]["test_accuracy"]
     states = [verify(elsewhere(changed(entries[SPEC], test_accuracy=accuracy + points / 100), torch="1.0")).state

@@ -106,6 +106,7 @@ def test_json_and_files(tmp_path):
 
 
 def test_a_bad_option_is_a_usage_error():
+    assert "constant" not in run("--help")[1]
     code, output = run("--family", "cubic")
     assert code == 2
     assert "must be one of harmonic, exponential, linear" in output

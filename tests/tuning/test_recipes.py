@@ -47,6 +47,20 @@ def test_elements_that_never_had_a_gradient_do_not_count() -> None:
     assert final_lr_from_adam(adam) == pytest.approx(0.005)
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.float16, torch.bfloat16])
+def test_other_dtypes(dtype: torch.dtype) -> None:
+    """Half precision overflows if it is summed: 100 · 100² is above 65504."""
+    weight = nn.Parameter(torch.zeros(100, dtype=dtype))
+    adam = torch.optim.Adam([weight], lr=0.01, eps=1e-4, betas=(0.0, 0.0))
+    weight.grad = torch.full((100,), 100, dtype=dtype) * (1 + 1j if dtype.is_complex else 1)
+    adam.step()
+    assert final_lr_from_adam(adam) == pytest.approx(1e-4, rel=1e-2)
+
+
+def test_tiny_rates_are_not_rounded_to_zero() -> None:
+    assert final_lr_from_sgd(1e-13, 0.9) == pytest.approx(1e-12)
+
+
 def test_errors() -> None:
     with pytest.raises(ValueError, match=r"momentum=1.0: must be in \[0, 1\)"):
         final_lr_from_sgd(0.1, 1.0)

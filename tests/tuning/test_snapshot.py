@@ -72,6 +72,13 @@ def test_also_if_it_is_interrupted(error: type[BaseException], call: int) -> Non
     assert_same(model, before)
 
 
+def test_devices_that_the_model_does_not_use_are_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``torch.manual_seed`` would seed every accelerator, and nobody would put those back."""
+    model, batches = regression()
+    monkeypatch.setattr(torch, "manual_seed", None)
+    suggest(model, mse, batches, steps=100)
+
+
 def test_a_model_in_evaluation_mode_is_trained_and_put_back() -> None:
     model, batches = regression()
     model.eval()

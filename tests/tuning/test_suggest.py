@@ -96,6 +96,22 @@ def test_bounds_are_slow_if_that_race_ends_lower(found: Suggestion) -> None:
     assert "a factor of 5 from final_lr" in str(slow)
 
 
+def test_the_text_agrees_with_the_answer_where_the_raised_race_is_the_lowest(found: Suggestion) -> None:
+    lowest = min(found.scores("final_lr").values())
+    both = with_race(with_race(found, "raised", 0.8 * lowest), "slow", 0.9 * lowest)
+    assert both.gamma * 280 == pytest.approx(10.0)
+    assert "Taken: the least of the parabola" in str(both)
+
+
+def test_repeats_that_disagree_about_the_speed_are_not_averaged(found: Suggestion, monkeypatch: Any) -> None:
+    answers = [(0.001, 1.0, 0.25 / 100), (0.004, 0.1, 10 / 100), (0.001, 0.4, 10 / 100)]
+    monkeypatch.setattr(rule, "decide", lambda untrained, races, steps, part: answers[races[0].repeat])
+    model, batches = regression(number=84)
+    found = suggest(model, mse, batches, steps=100, repeats=3)
+    assert (found.lr, found.final_lr, found.gamma) == (0.002, 0.2, 0.1)
+    assert str(found).startswith("Geometric means over 3 repeats")
+
+
 def test_lr_is_raised_if_adabound_ends_significantly_lower(found: Suggestion) -> None:
     [raised] = found.scores("raised")
     low, high = with_race(found, "raised", 1e9), with_race(found, "raised", 0.0)
@@ -133,9 +149,14 @@ def test_errors_are_told() -> None:
     model, batches = regression()
     zero = torch.zeros((), requires_grad=True)
     cases: list[tuple[Any, type[Exception], str]] = [
-        (dict(steps=95), ValueError, "steps=95: must be >= 96"),
-        (dict(budget=10), ValueError, "budget=10: must be >= 96"),
+        (dict(steps=95), ValueError, "steps=95: must be an integer >= 96"),
+        (dict(budget=10), ValueError, "budget=10: must be an integer >= 96"),
         (dict(repeats=0), ValueError, "repeats=0"),
+        (dict(steps=math.nan), ValueError, "steps=nan: must be an integer"),
+        (dict(steps=400.5), ValueError, "steps=400.5: must be an integer"),
+        (dict(steps=math.inf), ValueError, "steps=inf: must be an integer"),
+        (dict(clip=-1.0), ValueError, "clip=-1.0: must be a finite number > 0"),
+        (dict(clip=math.nan), ValueError, "clip=nan: must be a finite number > 0"),
         (dict(batches=batches[:4]), ValueError, "batches: has 4; must have at least 5"),
         (dict(learning_rate=1), TypeError, "learning_rate=1: suggest takes the options betas"),
         (dict(params=[{"params": model.parameters(), "lr": 1.0}]), ValueError, "a group sets lr=1.0"),

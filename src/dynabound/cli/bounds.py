@@ -7,7 +7,6 @@ from typing import Annotated
 
 import typer
 
-from dynabound.bounds import FAMILIES
 from dynabound.cli.errors import check_folder
 from dynabound.cli.options import Json, examples, one_of
 from dynabound.cli.tables import echo
@@ -21,7 +20,7 @@ def bounds(
     lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 1e-3,
     final_lr: Annotated[float, typer.Option(help="The learning rate of SGD at the end.")] = 0.1,
     gamma: Annotated[float, typer.Option(help="Speed at which the bounds converge.")] = 1e-3,
-    family: Annotated[str, typer.Option(**one_of(FAMILIES, "Form of the bounds."))] = "harmonic",
+    family: Annotated[str, typer.Option(**one_of(forecast.CONVERGING, "Form of the bounds."))] = "harmonic",
     certificate: Annotated[bool, typer.Option("--certificate", help="Add what the theory says of the bounds.")] = False,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Folder for bounds.png and bounds.json.")] = None,

@@ -1,4 +1,4 @@
-"""What every command does when it cannot go on: one line on standard error and an exit code, no traceback."""
+"""What every command does when it fails: one line on standard error and an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -132,8 +132,8 @@ def check_folder(folder: Path, option: str = "--out") -> None:
 def stop_signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in a list, so that a run can stop after the current step.
 
-    The second signal ends the process at once. Not so under ``torchrun``, which forwards every signal it gets and
-    kills processes that do not stop.
+    The second signal ends the process at once. Under ``torchrun`` it does not, because that forwards every signal it
+    gets and kills processes that do not stop.
     """
     torchrun = "WORLD_SIZE" in os.environ
     received: list[int] = []

@@ -203,6 +203,11 @@ def runs_list(
     Without a command: list the runs, all or those that match the options.
     """
     if context.invoked_subcommand is not None:
+        for name in context.params:
+            source = context.get_parameter_source(name)
+            if source and source.name == "COMMANDLINE":  # it would be ignored: the command has its own --out
+                option, command = f"--{name.removeprefix('as_')}", context.invoked_subcommand
+                raise typer.BadParameter(f"{option}: must stand after {command}: dynabound runs {command} … {option}")
         return
     wanted = {"task": task, "model": model, "optimizer": optimizer, "state": state}
     rows = [

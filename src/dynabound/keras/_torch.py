@@ -32,7 +32,7 @@ def update(optimizer: AdaBound, grads: list[Any], variables: list[Any], learning
         values(optimizer._first_moments),
         values(optimizer._second_moments),
         values(optimizer._largest_moments) if optimizer.amsbound else [],
-        [step] * len(params),  # Keras counts once for all: what the step does to this copy is of no consequence
+        [step] * len(params),  # Keras counts once for all: what the step does to this copy does not matter
         {
             "lr": float(lr) if on_cpu else torch.as_tensor(lr),
             "base_lr": optimizer.base_learning_rate,

@@ -44,4 +44,4 @@ def is_number(value: Any) -> bool:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is no number")  # Python alone writes and reads NaN and Infinity
+    raise ValueError(f"{name} is not a number")  # Python alone writes and reads NaN and Infinity

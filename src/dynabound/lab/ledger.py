@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import read_regular, write_whole
+from dynabound.lab.checkpoints.contents import check_metrics
 from dynabound.lab.checksums import is_number, parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
@@ -52,8 +53,7 @@ class Entry:
         """Write the run into ``store``, without a checkpoint."""
         run = store.run(self.spec)
         with run.lock():
-            for session in self.environment:
-                run.begin(self.spec, session)
+            run.begin(self.spec, *self.environment, resume=False)
             run.end(self.state, self.metrics, step=self.step)
 
     def to_dict(self) -> dict[str, Any]:
@@ -79,10 +79,12 @@ class Entry:
             raise DamagedError("its metrics are not columns")
         if len({len(column) for column in columns.values()}) > 1:
             raise DamagedError("its metrics are columns of different lengths")
-        metrics = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        metrics = check_metrics(
+            [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        )
         if len(metrics) != spec.epochs if state == "finished" else len(metrics) >= spec.epochs:
             raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {state}")
-        needed = ("train_loss", "seconds", f"train_{spec.metric}", f"test_{spec.metric}")
+        needed = (f"train_{spec.metric}", f"test_{spec.metric}")
         if not all(is_number(line.get(key)) for line in metrics for key in needed):
             raise DamagedError(f"its metrics lack one of {', '.join(needed)}")
         if not isinstance(sessions, list) or not sessions or not all(isinstance(each, dict) for each in sessions):
@@ -112,9 +114,9 @@ class Suggested:
         try:
             found = Suggestion.from_dict(fields["suggestion"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"it is no suggestion ({error})") from error
+            raise DamagedError(f"it is not a suggestion ({error})") from error
         if not all(map(is_number, (found.lr, found.final_lr, found.gamma, found.cost))):
-            raise DamagedError("its step sizes are no numbers")
+            raise DamagedError("its step sizes are not numbers")
         return cls(_spec(fields), found)
 
 

@@ -195,7 +195,7 @@ class RunSpec:
         for key in fields:
             if key not in known:
                 hint = did_you_mean(key, known)
-                raise SpecError(f"{key}: is no field of a spec; the fields are {', '.join(known)}{hint}")
+                raise SpecError(f"{key}: is not a field of a spec; the fields are {', '.join(known)}{hint}")
         if "task" not in fields:
             raise SpecError(f"task: is missing; must be {', '.join(TASKS)}")
         return cls(**fields)

@@ -79,7 +79,7 @@ class Store:
 
 
 def _age(folder: Path) -> float:
-    """When a run was made; FileNotFoundError if the folder is no run. One that has lost its spec still has a status."""
+    """When a run was made; FileNotFoundError if this is not a run. One that has lost its spec still has a status."""
     try:
         with contextlib.suppress(FileNotFoundError):
             return (folder / "spec.json").lstat().st_mtime
@@ -144,9 +144,9 @@ class Run:
         if not isinstance(status.get("state"), str) or status["state"] not in _STATES:
             raise DamagedError("it has no state")
         if not all(isinstance(status.get(key, 0), int) for key in ("epochs", "step")):
-            raise DamagedError("its counts are no numbers")
+            raise DamagedError("its counts are not numbers")
         if not isinstance(status.get("error", ""), str):
-            raise DamagedError("its error is no text")
+            raise DamagedError("its error is not a text")
         if status.get("run", self.name) != self.name:
             raise DamagedError(f"belongs to run {status['run']}")
         return status
@@ -213,11 +213,11 @@ class Run:
                 delete(leftover)
             yield
 
-    def begin(self, spec: RunSpec, session: dict[str, Any]) -> None:
-        """Write what is known before training: spec, status and environment."""
-        sessions = self.environment()
+    def begin(self, spec: RunSpec, *sessions: dict[str, Any], resume: bool = True) -> None:
+        """Write what is known before training: spec, status and environment, after that of earlier sessions."""
+        earlier = self.environment() if resume else []
         self._write("spec.json", (spec.to_json() + "\n").encode())
-        self._write("environment.json", _json([signed(each) for each in (*sessions, session)]))
+        self._write("environment.json", _json([signed(each) for each in (*earlier, *sessions)]))
         self.write_status("running")
 
     def write_status(self, state: str, **details: Any) -> None:

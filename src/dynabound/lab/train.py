@@ -23,9 +23,12 @@ from dynabound.lab.store import ENDED, Run, Store, StoreError
 from dynabound.lab.tasks import datasets
 from dynabound.lab.training.loop import DivergedError, Training, perplexity
 
-__all__ = ["Progress", "Result", "train"]
+__all__ = ["DECISIVE", "Progress", "Result", "train"]
 
 log = logging.getLogger(__name__)
+
+DECISIVE = ("cpu", "torch", "dynabound", "device", "threads", "ranks", "fsdp")
+"""What the bits of a training depend on, apart from its spec and its data."""
 
 
 @dataclass(frozen=True)
@@ -310,6 +313,6 @@ def _cpu_model() -> str:
 
 def _compare(sessions: list[dict[str, Any]], now: dict[str, Any]) -> None:
     """Warn if a run is resumed under conditions that may change its last bits."""
-    for key in ("torch", "device", "threads", "ranks", "fsdp"):
+    for key in DECISIVE:
         if sessions and sessions[-1].get(key, now[key]) != now[key]:
             log.warning("the run was started with %s %s and is resumed with %s", key, sessions[-1][key], now[key])

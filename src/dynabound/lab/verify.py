@@ -14,14 +14,12 @@ import torch
 from dynabound.lab.ledger import Entry
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import catalog, datasets, optimizers
-from dynabound.lab.train import Progress, Result, train
+from dynabound.lab.train import DECISIVE, Progress, Result, train
 
 __all__ = ["POINTS", "RATIO", "Outcome", "sample", "verify"]
 
 POINTS, RATIO = 3.0, 0.05
 """On another machine, how far apart two trainings of a run may end: points of accuracy, or a share of perplexity."""
-_DECISIVE = ("cpu", "torch", "dynabound", "device", "threads", "ranks", "fsdp", "data")
-"""What the bits of a training depend on, apart from its spec."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def _threads(entry: Entry) -> int:
 
 
 def _compare(entry: Entry, result: Result, here: dict[str, Any]) -> Outcome:
-    other = [key for key in _DECISIVE if any(session.get(key) != here[key] for session in entry.environment)]
+    other = [key for key in (*DECISIVE, "data") if any(session.get(key) != here[key] for session in entry.environment)]
     if "data" in other:
         return Outcome(entry, "not compared", f"trained on other data ({entry.environment[-1].get('data')})")
     if entry.state != result.state:
@@ -108,11 +106,12 @@ def _first_difference(entry: Entry, result: Result) -> str:
 
 
 def _last_epochs(entry: Entry, result: Result) -> Iterator[tuple[str, bool]]:
-    """For each split: both results as text, and whether they agree. A run that diverged in its first epoch has none."""
-    if not entry.metrics or not result.metrics:
+    """Of the last epoch that both have, for each split: the results as text, and whether they agree."""
+    epochs = min(len(entry.metrics), len(result.metrics))
+    if not epochs:
         return
     for split in ("train", "test"):
         key = f"{split}_{entry.spec.metric}"
-        old, new = entry.metrics[-1][key], result.metrics[-1][key]
+        old, new = entry.metrics[epochs - 1][key], result.metrics[epochs - 1][key]
         near = abs(new - old) <= RATIO * old if entry.spec.text else 100 * abs(new - old) <= POINTS
         yield f"{key} {old:.4g} in the ledger, {new:.4g} here", near

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Forecast", "forecast"]
 
+CONVERGING = tuple(name for name in FAMILIES if name != "constant")
+"""The families of bounds that there is something to forecast for."""
+
 _GRADIENTS = tuple(10.0**-exponent for exponent in range(7))
 _NEVER = 2**62  # a step beyond any training
 _NEEDS = [
@@ -104,9 +107,8 @@ def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, famil
         {'gradient': 1.0, 'rate': 0.001, 'bound': 'lower', 'step': 11}
     """
     check_positive("lr", lr)
-    families = [name for name in FAMILIES if name != "constant"]  # there is nothing to forecast for constant bounds
-    if family not in families:
-        raise ValueError(f"family={family!r}: must be one of {', '.join(families)}{did_you_mean(family, families)}")
+    if family not in CONVERGING:
+        raise ValueError(f"family={family!r}: must be one of {', '.join(CONVERGING)}{did_you_mean(family, CONVERGING)}")
     proof = certificate(family, gamma, final_lr)  # also checks the arguments
 
     def bounds(step: int) -> tuple[float, float]:

@@ -78,7 +78,7 @@ def suggest(
         final_learning_rate = ...
         gamma = ...
     """
-    budget = check(steps, budget, repeats, options, SuggestOptions.__annotations__)
+    budget = check(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
     racer = OptaxRacer(params, loss, optimizer, clip, options, progress, budget * repeats)
     return search(racer, batches, steps, budget, repeats, options, LearningRateSuggestion)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, TypedDict, TypeVar
 
-import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
@@ -66,7 +65,7 @@ def suggest(
     Args:
         model: what is to be trained. It is copied once: the trained parameters and the buffers.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
-        batches: any iterable, such as a DataLoader; up to a seventh of ``budget`` batches are kept in memory.
+        batches: any iterable, such as a DataLoader; up to ``repeats`` sevenths of ``budget`` are kept in memory.
         steps: the length of the training to come, in optimizer steps.
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.
@@ -96,11 +95,11 @@ def suggest(
         final_lr = ...
         gamma = ...
     """
-    budget = check(steps, budget, repeats, options, Options.__annotations__)
+    budget = check(steps, budget, repeats, options, Options.__annotations__, clip)
     groups = param_groups(model, params)
     snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches)
     try:
-        torch.manual_seed(seed)
+        snapshot.seed(seed)
         if not model.training:
             model.train()
         racer = TorchRacer(model, loss, groups, snapshot, options, clip, reset, seed, progress, budget * repeats)

@@ -48,7 +48,7 @@ class TorchRacer(Racer):
         if self.reset is not None:
             self.reset()
         rank = dist.get_rank() if _distributed() else 0
-        torch.manual_seed(self.seed + rank)  # the same dropout in each race, but not on each rank
+        self.snapshot.seed(self.seed + rank)  # the same dropout in each race, but not on each rank
         self.optimizer = None
         if rates is not None:
             settings = rates._asdict() if rates.gamma else {"lr": rates.lr, "bounds": _ADAM}
@@ -59,8 +59,8 @@ class TorchRacer(Racer):
         losses = super().race(batches, rates)
         if not math.isfinite(losses[0]):
             raise SuggestError(
-                f"loss={losses[0]} on the first batch, where it was finite before: loss() carries on a state that an "
-                "earlier race spoilt; pass reset=, a function that clears it"
+                f"loss={losses[0]} on the first batch, where it was finite before: loss() keeps state of an "
+                "earlier race; pass reset=, a function that clears it"
             )
         return losses
 

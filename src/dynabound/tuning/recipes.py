@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from dynabound._checks import check_number, check_positive
 from dynabound._dtensor import full_tensor
 
 __all__ = ["final_lr_from_adam", "final_lr_from_sgd"]
@@ -25,13 +27,10 @@ def final_lr_from_sgd(lr: float, momentum: float = 0.0, dampening: float = 0.0) 
     >>> final_lr_from_sgd(0.1)
     0.1
     """
-    if not (math.isfinite(lr) and lr > 0):
-        raise ValueError(f"lr={lr!r}: must be a finite number > 0")
-    if not 0 <= momentum < 1:
-        raise ValueError(f"momentum={momentum!r}: must be in [0, 1)")
-    if not 0 <= dampening < 1:
-        raise ValueError(f"dampening={dampening!r}: must be in [0, 1)")
-    return round(lr * (1 - dampening) / (1 - momentum), 12)
+    check_positive("lr", lr)
+    for name, value in (("momentum", momentum), ("dampening", dampening)):
+        check_number(name, value, lambda x: 0 <= x < 1, "in [0, 1)")
+    return float(f"{lr * (1 - dampening) / (1 - momentum):.12g}")  # 0.1 / (1 - 0.9) is 1, and not 1 + 2e-16
 
 
 def final_lr_from_adam(optimizer: Optimizer) -> float:
@@ -65,12 +64,19 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
             if "exp_avg_sq" not in state:
                 continue
             # Undo the bias of the first steps, as Adam does.
-            v: Tensor = state["exp_avg_sq"] / (1 - group["betas"][1] ** float(state["step"]))
+            v = _as_real(state["exp_avg_sq"]) / (1 - group["betas"][1] ** float(state["step"]))
             decrease += lr * float(full_tensor((v / (v.sqrt() + group["eps"])).nan_to_num().sum(dtype=v.dtype)))
             energy += float(full_tensor(v.sum()))
-    if not (energy > 0 and math.isfinite(decrease / energy)):
+    if not (0 < energy < math.inf and math.isfinite(decrease)):
         raise ValueError(
             f"optimizer={type(optimizer).__name__}: its state must hold finite second moments (exp_avg_sq) that are "
             "not all 0; call it after some steps of Adam"
         )
     return decrease / energy
+
+
+def _as_real(moment: Tensor) -> Tensor:
+    """Real numbers whose sum does not overflow: complex ones as pairs, half precision as float32."""
+    if moment.is_complex():
+        moment = torch.view_as_real(moment)
+    return moment if moment.itemsize >= 4 else moment.float()

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from dynabound._checks import check_number, check_positive
 from dynabound.tuning import rule
 from dynabound.tuning.rule import Race
 from dynabound.tuning.suggestion import Suggestion
@@ -81,19 +82,29 @@ class Racer(ABC):
         return losses
 
 
-def check(steps: int, budget: int | None, repeats: int, options: Mapping[str, Any], known: Iterable[str]) -> int:
+def check(
+    steps: int,
+    budget: int | None,
+    repeats: int,
+    options: Mapping[str, Any],
+    known: Iterable[str],
+    clip: float | None = None,
+) -> int:
     """The budget, if all numbers are in order and all options known."""
     fewest = _UNITS * _FEWEST_STEPS
-    if steps < fewest:
-        raise ValueError(f"steps={steps!r}: must be >= {fewest}; shorter trainings leave the bounds no time to close")
+    _check_count("steps", steps, fewest, "; shorter trainings leave the bounds no time to close")
     budget = min(_BUDGET, 2 * steps) if budget is None else budget
-    if budget < fewest:
-        raise ValueError(f"budget={budget!r}: must be >= {fewest}, {_FEWEST_STEPS} steps for the shortest race")
-    if repeats < 1:
-        raise ValueError(f"repeats={repeats!r}: must be >= 1")
+    _check_count("budget", budget, fewest, f", {_FEWEST_STEPS} steps for the shortest race")
+    _check_count("repeats", repeats, 1)
+    if clip is not None:
+        check_positive("clip", clip)
     for name in options.keys() - set(known):
         raise TypeError(f"{name}={options[name]!r}: suggest takes the options {', '.join(known)}")
     return budget
+
+
+def _check_count(name: str, value: int, fewest: int, why: str = "") -> None:
+    check_number(name, value, lambda x: x >= fewest and x.is_integer(), f"an integer >= {fewest}{why}")
 
 
 def search(
@@ -182,7 +193,7 @@ def _conclude(
     kind: type[Kind],
 ) -> Kind:
     whole, halves = slice(None), (slice(0, None, 2), slice(1, None, 2))
-    answers = [rule.decide(*part, steps, whole) for part in parts]
+    answers = _majority([rule.decide(*part, steps, whole) for part in parts])
     halved = [rule.decide(*part, steps, half) for part in parts for half in halves]
     lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*answers, strict=True))
     spread = [max(values) / min(values) for values in zip(*halved, strict=True)]
@@ -201,6 +212,12 @@ def _conclude(
         notes=notes,
         given=dict(options),
     )
+
+
+def _majority(answers: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+    """The answers with the speed of the bounds that most repeats chose: no race was run at a mean of both."""
+    gamma = statistics.mode(gamma for *_, gamma in answers)
+    return [answer for answer in answers if answer[-1] == gamma]
 
 
 def _notes(races: Sequence[Race]) -> Iterator[str]:

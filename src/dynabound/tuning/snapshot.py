@@ -47,6 +47,13 @@ class Snapshot:
         for param, _, _ in self._params:
             param.grad = None
 
+    def seed(self, number: int) -> None:
+        """Seed the generators whose states :meth:`restore` puts back; ``torch.manual_seed`` would seed every device."""
+        torch.default_generator.manual_seed(number)
+        for device in self._devices:
+            state = torch.Generator(device).manual_seed(number).get_state()
+            torch.get_device_module(device).set_rng_state(state, *_index(device))
+
     def restore(self) -> None:
         """Put everything back."""
         self.rewind()

@@ -14,6 +14,7 @@ from dynabound.tuning.rule import Race
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+    from typing_extensions import Self
 
 __all__ = ["LearningRateSuggestion", "Suggestion"]
 
@@ -65,17 +66,20 @@ class Suggestion:
         rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
         lr, final_lr = self.arguments
         [(adams, slow)], closed = self.scores("slow").items(), self.gamma * self.steps
+        repeats = 1 + max(race.repeat for race in self.races)
         lines = [
             f"{lr} = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
             f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
             f"race is shorter than training and prefers larger rates. {self._raised()}",
             f"{final_lr} = {self.final_lr:.3g}: AdaBound, its whole course compressed into {long} steps, ended lowest "
-            f"at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow)}",
+            f"at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow, closed < 1)}",
             f"gamma = {self.gamma:.3g}: {closed:.2g}/steps. At the end of the training the bounds are a factor of "
             f"{1 + 1 / closed:.2g} from {final_lr}.",
             f"Spread: judged on every other batch, {lr} differs by a factor of {self.spread['lr']:.2g}, {final_lr} by "
             f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
         ]
+        if repeats > 1:
+            lines.insert(0, f"Geometric means over {repeats} repeats; the races below are those of the first.")
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def _raised(self) -> str:
@@ -88,10 +92,10 @@ class Suggestion:
             f"{'raised to that' if pays else 'not raised'}."
         )
 
-    def _taken(self, adams_rate: float, slow: float) -> str:
+    def _taken(self, adams_rate: float, slow: float, is_slow: bool) -> str:
         """Which final rate was taken, and why."""
-        finals, long = self.scores("final_lr"), self.length("final_lr")
-        if slow < min(finals.values()):
+        long = self.length("final_lr")
+        if is_slow:
             return (
                 f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended lower: at "
                 f"{slow:.4g}. Taken: that rate, and slow bounds."
@@ -131,7 +135,7 @@ class Suggestion:
         return values
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Suggestion:
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The suggestion that :meth:`to_dict` gave."""
         known = {field.name for field in fields(cls)}
         if set(values) != known:

@@ -100,7 +100,7 @@ def process_context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    # Imports take longer than many a run: torch's compiler (the first optimizer imports it) and the embedded data too.
+    # Imports take longer than many runs: torch's compiler (the first optimizer imports it) and the embedded data too.
     context.set_forkserver_preload([__name__, "torch._dynamo", "sklearn.datasets"])
     return context
 

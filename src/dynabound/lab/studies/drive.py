@@ -31,11 +31,12 @@ def complete(
     """
     submitted: set[str] = set()
     over: set[str] = set()
+    loss = losses(store, over)
 
     def submit_more() -> bool:
         specs = {
             spec.name: spec
-            for spec in source(losses(store, over))
+            for spec in source(loss)
             if spec.name not in submitted and read(store, spec).state not in ENDED
         }
         submitted.update(specs)

@@ -24,6 +24,7 @@ from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import Row, Study
+from dynabound.lab.tasks.download import obtain
 from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
@@ -43,7 +44,7 @@ def read(spec: RunSpec, store: Store) -> Suggestion | None:
     try:
         stored = verified(parse_json(read_regular(_path(spec, store)), dict), _OLD)
         found = Suggestion.from_dict(stored["suggestion"])
-        with_rates(spec, found)  # refuses what are no rates
+        with_rates(spec, found)  # refuses what cannot be rates
         if RunSpec.from_dict(stored["spec"]) != spec:
             return None
     except (OSError, DamagedError, LookupError, TypeError, ValueError, AttributeError):
@@ -81,9 +82,12 @@ def missing(studies: Iterable[Study], scale: str, store: Store) -> list[RunSpec]
     return [spec for spec in needed(studies, scale) if read(spec, store) is None]
 
 
-def compute(spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu") -> Suggestion:
-    """Suggest the step sizes of ``spec`` on its own model and batches, and write them."""
-    torch.set_num_threads(threads(spec, jobs=1))
+def compute(
+    spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu", jobs: int = 1
+) -> Suggestion:
+    """Suggest the step sizes of ``spec`` on its own model and batches, one of ``jobs`` at once, and write them."""
+    torch.set_num_threads(threads(spec, jobs))
+    obtain(spec.task, data_dir)  # with Ray nobody has looked for the data on this machine
     found = suggest_rates(spec, data_dir=data_dir, device=device)
     write(spec, found, store)
     return found
@@ -116,7 +120,7 @@ def prepare(
             while waiting and len(running) < jobs:
                 spec = waiting.pop(0)
                 # Not a pool: its processes print a traceback if its semaphores are gone before they have started.
-                connection, process = start_process(_work, compute, spec, store, data_dir, device)
+                connection, process = start_process(_work, compute, spec, store, data_dir, device, jobs)
                 running[connection] = process, spec
             for connection in wait(list(running)):
                 process, spec = running.pop(connection)
@@ -142,6 +146,8 @@ def _succeeded(connection: Any) -> bool:
         error: str = connection.recv()
     except (EOFError, OSError):
         return False
+    finally:
+        connection.close()
     if error:
         raise LabError(error.strip().rpartition("\n")[-1])  # the last line of a traceback is the error
     return True

@@ -152,7 +152,7 @@ def _damaged(name: str, path: Path, problem: str, expected: str) -> DataError:
 
 
 def _idx_tensor(name: str, folder: Path, file: str, shape: tuple[int, ...]) -> Tensor:
-    """One IDX file: a magic number that tells the dimensions, their sizes, then the bytes."""
+    """One IDX file: a magic number with the number of dimensions, their sizes, then the bytes."""
     path, contents = _read(name, folder, file)
     expected = f"an IDX file of {'×'.join(map(str, shape))} bytes"
     header = 4 + 4 * len(shape)

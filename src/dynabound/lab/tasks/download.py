@@ -15,7 +15,7 @@ __all__ = ["fetch", "obtain"]
 
 
 def obtain(name: str, data_dir: str | Path | None = None) -> None:
-    """See to it that the data set is on this machine; of the processes that ask for it at once, one fetches it."""
+    """Download the data set unless it is here; of several processes, one downloads and the others wait."""
     if name not in SOURCES or _complete(name, data_dir):
         return
     from filelock import FileLock  # torch needs it, too

@@ -189,6 +189,6 @@ class LanguageModel(nn.Module):
         return zeros, zeros.clone()
 
     def forward(self, words: Tensor, carry: Carry) -> tuple[Tensor, Carry]:
-        with torch.autocast("cpu", enabled=False):  # many a CPU has bfloat16 products but no bfloat16 LSTM
+        with torch.autocast("cpu", enabled=False):  # many CPUs multiply in bfloat16 but have no bfloat16 LSTM
             y, carry = self.lstm(self.dropout(self.embedding(words)), carry)
         return self.linear(self.dropout(y)), carry

@@ -123,7 +123,7 @@ class Training:
         return loss, correct
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of a batch, for whoever trains the model otherwise; see :meth:`forget`."""
+        """The mean loss of a batch, for other training loops, such as suggest; see :meth:`forget`."""
         return self._loss(model, batch)[0]
 
     def forget(self) -> None:

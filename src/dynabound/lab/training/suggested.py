@@ -50,7 +50,7 @@ def suggest_rates(
                 training.model,
                 training.loss,
                 itertools.chain.from_iterable(epochs),
-                steps or spec.epochs * training.batches.steps,
+                spec.epochs * training.batches.steps if steps is None else steps,
                 clip=spec.clip or None,
                 reset=training.forget,
                 repeats=repeats,
