@@ -51,7 +51,9 @@ def reproduce(
     engine: dict[str, Any],
     studies: Names = None,
     scale: Scale = "demo",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs and their cost, and exit.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs and, at paper scale, their cost, and exit.")
+    ] = False,
     plan: Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")] = False,
     workers: Annotated[
         list[int] | None,

@@ -193,9 +193,8 @@ def _stand_in(spec: RunSpec) -> Data:
     if spec.text:
         train, valid, test = (torch.randint(_PTB_VOCABULARY, (number,)) for number in _PTB_WORDS)
         return Text(train, valid, test, _PTB_VOCABULARY)
-    number, held_out, height, width = SOURCES[spec.task].shape
-    channels = 3 if spec.task == "cifar10" else 1
-    number *= 5 if spec.task == "cifar10" else 1
-    images = torch.zeros(1, channels, height, width, dtype=torch.uint8).expand(number, -1, -1, -1)
-    labels = torch.zeros(number, dtype=torch.long)
+    source = SOURCES[spec.task]
+    _, held_out, height, width = source.shape
+    images = torch.zeros(1, source.channels, height, width, dtype=torch.uint8).expand(source.train_images, -1, -1, -1)
+    labels = torch.zeros(source.train_images, dtype=torch.long)
     return Images((images, labels), (images[:held_out], labels[:held_out]))

@@ -25,9 +25,15 @@ class Source:
     contents: dict[str, str]
     """From a file to the SHA-256 of its uncompressed contents, which every reading checks."""
     shape: tuple[int, ...] = ()
-    """Of the training and test images: (number, number, height, width)."""
+    """Of the images in a file for training, and in one for testing: (number, number, height, width)."""
+    channels: int = 1
     folders: tuple[str, ...] = ()
     """Where an operating system's package puts it."""
+
+    @property
+    def train_images(self) -> int:
+        """How many there are in all files."""
+        return self.shape[0] * (len(self.files) - 1 if self.kind == "cifar" else 1)
 
 
 @dataclass(frozen=True)
@@ -135,6 +141,7 @@ TASKS: dict[str, Task] = {
             downloads={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
             contents={},
             shape=(10_000, 10_000, 32, 32),
+            channels=3,
         ),
     ),
     "ptb": Task(
