@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from dynabound import AdaBound
 
 OPTIMIZERS: dict[str, tuple[str, Callable[..., torch.optim.Optimizer]]] = {
-    "SGDM": ("#0072B2", lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9)),
+    "SGDM": ("#009E73", lambda params: torch.optim.SGD(params, lr=0.01, momentum=0.9)),
     "Adam": ("#D55E00", lambda params: torch.optim.Adam(params, lr=1e-3)),
-    "AdaBound": ("#009E73", lambda params: AdaBound(params, lr=1e-3, final_lr=0.1)),
+    "AdaBound": ("#0072B2", lambda params: AdaBound(params, lr=1e-3, final_lr=0.1)),
 }
 
 
