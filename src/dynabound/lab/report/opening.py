@@ -14,7 +14,7 @@ from dynabound.lab.report.evidence import FIRST, LAST, Evidence, Group
 from dynabound.lab.report.figures import Band, ReportFigure, draw_band, label_axes, line_style
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import ALPHA, mean
-from dynabound.lab.report.verdicts import REPRODUCED, judge
+from dynabound.lab.report.verdicts import FAILS, HOLDS, REPRODUCED, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE
 
 if TYPE_CHECKING:
@@ -159,18 +159,17 @@ def _signed(dot: Dot) -> str:
 
 
 def _end(panels: Curves) -> Question | None:
-    dots = [_dot(curves, name, label, "SGDM" if "SGDM" in curves else "SGD")
-            for name, curves in panels.items() for label in ("AdaBound", "Adam")]  # fmt: skip
-    if not dots:
+    if not panels:
         return None
-    ours = [dot for dot in dots if dot.label == "AdaBound"]
-    worse, better = [dot for dot in ours if dot.high < 0], [dot for dot in ours if dot.low > 0]
-    lowest, highest = min(ours, key=lambda dot: dot.value), max(ours, key=lambda dot: dot.value)
+    sgd = {name: "SGDM" if "SGDM" in curves else "SGD" for name, curves in panels.items()}
+    dots = [_dot(curves, name, label, sgd[name]) for name, curves in panels.items() for label in ("AdaBound", "Adam")]
+    checks = judge([Group(curves).better("", "ours", "AdaBound", sgd[name], [LAST]) for name, curves in panels.items()])
+    better, worse = (sum(check.verdict == verdict for check in checks) for verdict in (HOLDS, FAILS))
+    ours = sorted((dot for dot in dots if dot.label == "AdaBound"), key=lambda dot: dot.value)
     word = "Not always" if worse else "Yes" if better else "As far as these seeds show"
     answer = (
-        f"{word}: AdaBound ends worse than SGD on {len(worse)} of {len(ours)} networks and better on {len(better)}; "
-        f"{_undecided(len(ours) - len(worse) - len(better))}The differences go from {_signed(lowest)} to "
-        f"{_signed(highest)}."
+        f"{word}: AdaBound ends worse than SGD on {worse} of {len(panels)} networks and better on {better}; "
+        f"{_undecided(len(panels) - worse - better)}The differences go from {_signed(ours[0])} to {_signed(ours[-1])}."
     )
     x = "final test result minus SGD's\n(points of accuracy, or % of perplexity)"
     return Question("Does it end as well as SGD?", answer, DotsFigure("question-end", "Final results", tuple(dots), x))
