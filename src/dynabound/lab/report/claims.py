@@ -23,7 +23,7 @@ from dynabound.lab.report.statistics import mean
 from dynabound.lab.report.verdicts import NOT_COMPARABLE, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES
 
-__all__ = ["CLAIMS", "SAME", "check", "same_start", "starts"]
+__all__ = ["CLAIMS", "SAME", "STARTS", "check", "same_start"]
 
 SAME = 2.0
 """Percentage points of accuracy, or percent of perplexity: what lies no further apart is "almost the same"."""
@@ -31,6 +31,8 @@ _SAME_MNIST = 1.0
 """On MNIST the paper speaks of smaller differences."""
 _NEAR = 99.0
 """Percent of training accuracy: what is "approaching 100 %"."""
+STARTS = "after one epoch AdaBound is nearer to Adam with the same α than to SGDM"
+"""The paper's claim about the beginning."""
 _PADDED = ("digits", "digits-half")
 """Tasks whose images, of 8×8 pixels, are a single pixel in the last stage of ResNet-34."""
 _ON_BOUND = 1.01
@@ -62,13 +64,14 @@ def same_start(curves: Mapping[str, Curve]) -> str:
     return DEFAULTS["AdaBound"] if DEFAULTS["AdaBound"] in curves else "AdaBound"
 
 
-def starts(where: str, group: Group) -> Claim | Check:
+def _starts(where: str, group: Group) -> Claim | Check:
     """Whether AdaBound is on Adam's side of the middle between Adam and SGDM after one epoch."""
     bound = same_start(group.curves)
-    text = f"{where}after one epoch AdaBound is nearer to Adam with the same α than to SGDM"
     towards = group.comparison({REFERENCE: 1.0, "SGDM": -1.0}, FIRST).estimate.value
     sign = -1.0 if towards < 0 else 1.0
-    return group.claim(text, "paper l. 96", {bound: sign, REFERENCE: -sign / 2, "SGDM": -sign / 2}, [FIRST])
+    return group.claim(
+        f"{where}{STARTS}", "paper l. 96", {bound: sign, REFERENCE: -sign / 2, "SGDM": -sign / 2}, [FIRST]
+    )
 
 
 def _untuned(where: str, group: Group, margin: float) -> _Claims:
@@ -85,7 +88,7 @@ def _mnist(evidence: Evidence) -> _Claims:
     six = [label for label in group.curves if label not in REFERENCES]
     near = f"all methods come near 100 % in training ({_NEAR:g} % or more)"
     claims = [
-        starts("", group),
+        _starts("", group),
         group.all_of(near, "paper l. 396", [{label: 1.0} for label in six], LAST_TRAIN, constant=-_NEAR),
     ]
     claims += [group.better(f"SGDM ends better than {b}", "paper l. 397", "SGDM", b) for b in ("Adam", "AMSGrad")]
@@ -109,7 +112,7 @@ def _cifar10(evidence: Evidence) -> _Claims:
         early, late, ends, gains = ("449", "450", "451", "452") if dense else ("456",) * 4
         adaptive = [label for label in ("AdaGrad", "Adam", "AMSGrad") if label in curves]
         if REFERENCE in curves:
-            claims.append(starts(where, group))
+            claims.append(_starts(where, group))
         for label in adaptive:
             text = f"{where}{label} is better than SGDM in the first quarter of training"
             claims.append(group.better(text, f"paper l. {early}", label, "SGDM", [EARLY_TRAIN]))
