@@ -68,6 +68,16 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit():
     assert half.lens.steps == [1, 3, 5, 6]
 
 
+def test_a_new_fit_after_a_resumed_one_starts_a_new_record():
+    trainer, _ = fit(2, LensCallback(every=2))
+    trainer.save_checkpoint("half.ckpt")
+    callback = LensCallback(every=2)
+    fit(3, callback, ckpt_path="half.ckpt")
+    assert callback.lens.steps == [1, 3, 5, 7, 9]
+    fit(1, callback)
+    assert callback.lens.steps == [1, 3]
+
+
 def test_training_is_the_same_without_the_callback():
     _, watched = fit(2, LensCallback(every=1))
     _, alone = fit(2, pl.Callback())

@@ -72,6 +72,7 @@ class LensCallback(Callback):
         ]
         for lens, state in zip(self.lenses, self._loaded, strict=False):
             lens.load_state_dict(state)
+        self._loaded = []  # a checkpoint belongs to one fit: the next one without a checkpoint starts anew
         for lens in self.lenses:
             lens.attach()
 
