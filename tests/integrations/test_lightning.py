@@ -97,6 +97,20 @@ def test_the_loggers_get_the_rates():
     assert "learning_rate/net.0.weight/median" not in rows[0]
 
 
+@pytest.mark.parametrize("log", ["median", None])
+def test_columns_to_log_are_a_sequence(log):
+    with pytest.raises(TypeError, match=rf"log={log!r}: must be a sequence of columns"):
+        LensCallback(log=log)
+
+
+def test_unknown_columns_to_log_are_refused_before_the_first_step():
+    callback = LensCallback(log=("min", "q10"))
+    with pytest.raises(ValueError, match=r"log=\('min', 'q10'\): must be among min, q5, q25, .*inf"):
+        fit(1, callback)
+    assert callback.lens.steps == []
+    fit(1, LensCallback(log=["q10"], make_lens=functools.partial(LearningRateLens, quantiles=(0.1,))))
+
+
 def test_every_optimizer_has_a_lens():
     callback = LensCallback(every=1, make_lens=functools.partial(LearningRateLens, quantiles=(0.9,)))
     with pytest.raises(RuntimeError, match=r"training has not begun: pass the callback to a Trainer, and call fit\(\)"):
