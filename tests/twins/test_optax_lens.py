@@ -108,6 +108,19 @@ def test_moments_go_to_torch_and_back(amsbound):
         np.testing.assert_allclose(param.detach(), params[name] + wanted[name], rtol=1e-11)
 
 
+@pytest.mark.parametrize("mu_dtype", [jnp.bfloat16, jnp.float16])
+def test_low_precision_moments_go_to_torch_and_back(mu_dtype):
+    tx = ours.adabound(1e-2, mu_dtype=mu_dtype)
+    _, state = tx.update(jnp.array([1.0, -3e-3, 30.0]), tx.init(jnp.zeros(3)))
+    optimizer = dynabound.AdaBound([torch.nn.Parameter(torch.zeros(3))], lr=1e-2)
+    optimizer.load_state_dict(ours.to_torch(state, optimizer.state_dict(), lambda moment: [moment]))
+    mu = optax.tree_utils.tree_get(state, "mu")
+    assert mu.dtype == mu_dtype
+    np.testing.assert_array_equal(optimizer.state_dict()["state"][0]["exp_avg"], np.asarray(mu, np.float32))
+    again = ours.from_torch(tx.init(jnp.zeros(3)), optimizer.state_dict(), lambda moments: moments[0])
+    np.testing.assert_array_equal(optax.tree_utils.tree_get(again, "mu"), mu)
+
+
 def test_conversions_that_cannot_be():
     module, optimizer, _, tx, params, state, _ = training(steps=1)
     saved = optimizer.state_dict()
