@@ -141,6 +141,15 @@ def test_a_bound_function_that_returns_nonsense(pair):
         bounds.evaluate(lambda t: pair, 1e-3, 5)
 
 
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [("cubic", ValueError), (None, TypeError), (("constant", 1.0), ValueError), (("linear", 0.5, 2.0), ValueError)],
+)
+def test_evaluate_refuses_unknown_families(bad, error):
+    with pytest.raises(error, match=r"bounds=.*: must be 'harmonic', 'exponential', 'linear', \('constant', lower"):
+        bounds.evaluate(bad, 1e-3, 5)
+
+
 @pytest.mark.parametrize(("name", "value"), [("gamma", 0.0), ("gamma", math.nan), ("final_lr", -1.0), ("steps", 0)])
 def test_certificate_refuses_bad_numbers(name, value):
     with pytest.raises(ValueError, match=f"{name}="):

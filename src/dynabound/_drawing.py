@@ -147,7 +147,7 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
     paths, record = [folder / f"{name}.{kind}" for kind in FILE_KINDS], folder / f"{name}.json"
     try:
         known = json.loads(record.read_text())["digest"]
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         known = ""
     if known == digest and all(path.is_file() for path in paths):
         return paths

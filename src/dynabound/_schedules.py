@@ -11,7 +11,8 @@ __all__ = ["peak"]
 def peak(schedule: Callable[[int], Any]) -> float:
     """The largest value of a schedule in its first 2²¹ steps, counted from 0.
 
-    Exact where it rises once and then falls: warm-ups, decays, one cycle. Of several maxima it may miss the largest.
+    Exact where it rises at every step up to its peak and never again: warm-ups, decays, one cycle. Of several maxima it
+    may miss the largest.
 
     >>> peak(lambda step: min(step / 300, 1.0) * 0.999**step)
     0.740...
@@ -25,5 +26,4 @@ def peak(schedule: Callable[[int], Any]) -> float:
         for step in (left, right):
             values[step] = float(schedule(step))
         low, high = (left + 1, high) if values[left] < values[right] else (low, right - 1)
-    values[low] = float(schedule(low))
-    return max(values.values())
+    return max(*values.values(), *(float(schedule(step)) for step in range(low, high + 1)))

@@ -68,6 +68,16 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit():
     assert half.lens.steps == [1, 3, 5, 6]
 
 
+def test_a_new_fit_after_a_resumed_one_starts_a_new_record():
+    trainer, _ = fit(2, LensCallback(every=2))
+    trainer.save_checkpoint("half.ckpt")
+    callback = LensCallback(every=2)
+    fit(3, callback, ckpt_path="half.ckpt")
+    assert callback.lens.steps == [1, 3, 5, 7, 9]
+    fit(1, callback)
+    assert callback.lens.steps == [1, 3]
+
+
 def test_training_is_the_same_without_the_callback():
     _, watched = fit(2, LensCallback(every=1))
     _, alone = fit(2, pl.Callback())
@@ -85,6 +95,20 @@ def test_the_loggers_get_the_rates():
     written = [float(row["learning_rate/net.0.weight/max"]) for row in rows]
     assert written == pytest.approx(callback.lens.series("net.0.weight", "max").tolist())
     assert "learning_rate/net.0.weight/median" not in rows[0]
+
+
+@pytest.mark.parametrize("log", ["median", None])
+def test_columns_to_log_are_a_sequence(log):
+    with pytest.raises(TypeError, match=rf"log={log!r}: must be a sequence of columns"):
+        LensCallback(log=log)
+
+
+def test_unknown_columns_to_log_are_refused_before_the_first_step():
+    callback = LensCallback(log=("min", "q10"))
+    with pytest.raises(ValueError, match=r"log=\('min', 'q10'\): must be among min, q5, q25, .*inf"):
+        fit(1, callback)
+    assert callback.lens.steps == []
+    fit(1, LensCallback(log=["q10"], make_lens=functools.partial(LearningRateLens, quantiles=(0.1,))))
 
 
 def test_every_optimizer_has_a_lens():

@@ -71,11 +71,33 @@ def test_a_file_holds_no_pickle_and_a_foreign_file_is_refused(lens, tmp_path):
     np.savez(tmp_path / "pickle.npz", header=np.array([{}], dtype=object))
     np.savez(tmp_path / "future.npz", header=json.dumps({"format": "dynabound.lens 9", "patches": []}), values=[1.0])
     np.save(tmp_path / "array.npy", np.ones(3))
-    for name in ("text", "other.npz", "pickle.npz", "future.npz", "array.npy"):
+    (tmp_path / "empty").touch()
+    for name in ("empty", "text", "other.npz", "pickle.npz", "future.npz", "array.npy"):
         with pytest.raises(ValueError, match=rf"{name}'?: must be a file written by LearningRateLens.save"):
             load(tmp_path / name)
     with pytest.raises(FileNotFoundError):
         load(tmp_path / "missing.npz")
+
+
+SETTINGS = ["optimizer_name", "every", "stride", "extremes", "quantiles", "steps", "shapes"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [*((name, "missing") for name in SETTINGS), ("extremes", None), ("steps", [1]), ("quantiles", []), ("shapes", {})],
+)
+def test_a_file_with_a_damaged_header_is_refused(lens, tmp_path, name, value):
+    path = tmp_path / "rates.npz"
+    lens.save(path)
+    with np.load(path) as file:
+        arrays = dict(file)
+    header = json.loads(str(arrays["header"]))
+    header[name] = value
+    if value == "missing":
+        del header[name]
+    np.savez(path, **{**arrays, "header": json.dumps(header)})
+    with pytest.raises(ValueError, match=r"rates\.npz'?: must be a file written by LearningRateLens\.save"):
+        load(path)
 
 
 def test_the_summary_is_plain_data_that_adds_up(lens):

@@ -103,6 +103,9 @@ def test_a_resumed_record_is_that_of_an_uninterrupted_run(cls, monkeypatch):
         (dict(extremes=0.1), TypeError, r"extremes=0.1: must be two numbers"),
         (dict(quantiles=(0.1, 1.0)), ValueError, r"quantiles=\(0.1, 1.0\): must be numbers between 0 and 1"),
         (dict(quantiles="ab"), TypeError, r"quantiles='ab'"),
+        (dict(seed="a"), TypeError, r"seed='a': must be an integer"),
+        (dict(seed=0.5), ValueError, r"seed=0.5: must be an integer"),
+        (dict(seed=2**64), ValueError, r"seed=18446744073709551616: must be an integer"),
         (dict(on_look=3), TypeError, r"on_look=3: must be a callable \(step, record\)"),
     ],
 )

@@ -178,6 +178,20 @@ def damaged(state, change):
         (lambda s: s["state"][1].update(exp_avg_sq=torch.zeros(9)), r"shape \(9,\), the parameter \(8,\)"),
         (lambda s: s["param_groups"][0].update(lr=float("nan")), "lr=nan"),
         (lambda s: s["param_groups"][0].update(base_lr=float("nan")), "base_lr=nan"),
+        (lambda s: s["param_groups"][0].update(base_lr=True), "base_lr=True"),
+        *[
+            (
+                lambda s, name=name: s["state"][3].update({name: torch.ones(3, dtype=torch.int64)}),
+                f"{name} of parameter 3",
+            )
+            for name in ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+        ],
+        *[
+            (lambda s, name=name: s["state"][3].update({name: torch.tensor([1.0, 1.0, -1e-9])}), f"{name} .* negative")
+            for name in ("exp_avg_sq", "max_exp_avg_sq")
+        ],
+        (lambda s: s.clear(), "state_dict without state, param_groups: must be"),
+        (lambda s: s.pop("state"), "state_dict without state: must be"),
         (lambda s: s["state"][0].update(exp_avg=[1.0]), "exp_avg of parameter 0 is not a dense tensor"),
         (lambda s: s["state"][3].update(exp_avg=torch.zeros(3).to_sparse()), "exp_avg of parameter 3 is not a dense"),
         (
@@ -220,6 +234,24 @@ def test_an_invalid_checkpoint_changes_nothing(change, message):
     for key, entry in before["state"].items():
         for name, value in entry.items():
             assert torch.equal(after["state"][key][name], value)
+
+
+def test_an_integer_base_rate_is_a_number():
+    optimizer = AdaBound(network().parameters(), lr=1)
+    optimizer.load_state_dict(damaged(optimizer.state_dict(), lambda s: s["param_groups"][0].update(base_lr=1)))
+    assert type(optimizer.param_groups[0]["base_lr"]) is float
+
+
+def test_moments_of_a_training_that_diverged_and_of_complex_parameters_load():
+    for moment in (torch.tensor([math.nan, math.inf, -0.0]), torch.tensor([1 + 2j, 0j, 3j])):
+        param = nn.Parameter(torch.zeros_like(moment))
+        optimizer = AdaBound([param])
+        entry = dict(step=1, exp_avg=-moment, exp_avg_sq=moment)
+        optimizer.load_state_dict(damaged(optimizer.state_dict(), lambda s, entry=entry: s["state"].update({0: entry})))
+        torch.testing.assert_close(optimizer.state[param]["exp_avg_sq"], moment, equal_nan=True)
+    negative = dict(entry, exp_avg_sq=torch.tensor([1 - 2j, 0j, 3j]))
+    with pytest.raises(ValueError, match="exp_avg_sq of parameter 0 has negative elements"):
+        optimizer.load_state_dict(damaged(optimizer.state_dict(), lambda s: s["state"].update({0: negative})))
 
 
 def test_state_dict_hooks_see_and_replace_the_checkpoint():

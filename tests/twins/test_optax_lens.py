@@ -80,6 +80,22 @@ def test_the_history_is_the_torch_lens_s():
         assert draw().axes
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        (dict(quantiles=(0.5, 1.5)), ValueError),
+        (dict(quantiles="ab"), TypeError),
+        (dict(extremes=(1.0, 0.1)), ValueError),
+        (dict(extremes=3), TypeError),
+        (dict(sample=0), ValueError),
+        (dict(sample="many"), TypeError),
+    ],
+)
+def test_the_history_checks_its_arguments(options, error):
+    with pytest.raises(error, match=f"{next(iter(options))}=.*: must be "):
+        ours.history([], **options)
+
+
 @pytest.mark.parametrize("amsbound", [False, True])
 def test_moments_go_to_torch_and_back(amsbound):
     """A training that changes its framework twice is the training that does not."""
@@ -106,6 +122,19 @@ def test_moments_go_to_torch_and_back(amsbound):
     fresh.step()
     for name, param in clones.items():
         np.testing.assert_allclose(param.detach(), params[name] + wanted[name], rtol=1e-11)
+
+
+@pytest.mark.parametrize("mu_dtype", [jnp.bfloat16, jnp.float16])
+def test_low_precision_moments_go_to_torch_and_back(mu_dtype):
+    tx = ours.adabound(1e-2, mu_dtype=mu_dtype)
+    _, state = tx.update(jnp.array([1.0, -3e-3, 30.0]), tx.init(jnp.zeros(3)))
+    optimizer = dynabound.AdaBound([torch.nn.Parameter(torch.zeros(3))], lr=1e-2)
+    optimizer.load_state_dict(ours.to_torch(state, optimizer.state_dict(), lambda moment: [moment]))
+    mu = optax.tree_utils.tree_get(state, "mu")
+    assert mu.dtype == mu_dtype
+    np.testing.assert_array_equal(optimizer.state_dict()["state"][0]["exp_avg"], np.asarray(mu, np.float32))
+    again = ours.from_torch(tx.init(jnp.zeros(3)), optimizer.state_dict(), lambda moments: moments[0])
+    np.testing.assert_array_equal(optax.tree_utils.tree_get(again, "mu"), mu)
 
 
 def test_conversions_that_cannot_be():

@@ -113,6 +113,13 @@ def test_bad_hyperparameters(name, value):
         ours.adabound(**{name: value})
 
 
+@pytest.mark.parametrize("value", [-1.0, np.nan, np.inf, None, True])
+@pytest.mark.parametrize("make", [ours.adabound, ours.amsbound, ours.adaboundw])
+def test_bad_weight_decay(make, value):
+    with pytest.raises((ValueError, TypeError), match=f"weight_decay={value}: must be a finite number >= 0"):
+        make(weight_decay=value)
+
+
 def test_complex_parameters_are_split():
     """As torch does it: real and imaginary parts are two elements."""
     with pytest.raises(TypeError, match="split_real_and_imaginary"):

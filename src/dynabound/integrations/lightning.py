@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynabound import tuning
+from dynabound._checks import did_you_mean
 from dynabound.lens import LearningRateLens
 from dynabound.lens.history import Record
 
@@ -46,6 +47,8 @@ class LensCallback(Callback):
         log: Sequence[str] = ("min", "median", "max"),
         make_lens: Callable[..., LearningRateLens] = LearningRateLens,
     ) -> None:
+        if isinstance(log, str) or not isinstance(log, Iterable):
+            raise TypeError(f"log={log!r}: must be a sequence of columns, such as ('min', 'median', 'max')")
         self.every, self.on_look, self.make_lens = every, on_look, make_lens
         self._columns = tuple(log)  # Lightning sets self.log
         self.lenses: list[LearningRateLens] = []
@@ -72,8 +75,17 @@ class LensCallback(Callback):
         ]
         for lens, state in zip(self.lenses, self._loaded, strict=False):
             lens.load_state_dict(state)
+        self._loaded = []  # a checkpoint belongs to one fit: the next one without a checkpoint starts anew
+        for lens in self.lenses:
+            self._check_columns(lens)
         for lens in self.lenses:
             lens.attach()
+
+    def _check_columns(self, lens: LearningRateLens) -> None:
+        unknown = [name for name in self._columns if name not in lens.columns]
+        if unknown:
+            hint = did_you_mean(unknown[0], lens.columns)
+            raise ValueError(f"log={self._columns!r}: must be among {', '.join(lens.columns)}{hint}")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for lens in self.lenses:

@@ -120,6 +120,8 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         check("beta", beta_1=beta_1, beta_2=beta_2)
         check("positive", gamma=gamma)
         check("decay", beta_1_decay=beta_1_decay)
+        if weight_decay is not None:
+            check("rate", weight_decay=weight_decay)
         bound_functions.check(bounds)
         super().__init__(
             learning_rate=learning_rate,

@@ -55,7 +55,7 @@ def suggest(
         model: a built model, compiled with the loss to minimise and any optimizer.
         data: a tuple of arrays ``(x, y)`` or ``(x, y, sample_weight)``, which is shuffled and divided into batches; or
             an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list. Up to
-            a sixth of ``budget`` batches are kept in memory.
+            a seventh of ``budget`` times ``repeats`` batches are kept in memory.
         steps: the length of the training to come, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
         budget: training steps to spend in each repeat. None: twice as many as the training has, but at most 600.

@@ -261,9 +261,13 @@ def load(path: str | os.PathLike[str]) -> History:
             patches = {name: torch.from_numpy(file[f"patch{i}"]) for i, name in enumerate(header.pop("patches"))}
             if header.pop("format") != _FORMAT:
                 raise ValueError("another format")
-    except (AttributeError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
+        for name in ("extremes", "quantiles"):
+            header[name] = tuple(header[name])
+        header["shapes"] = {name: tuple(shape) for name, shape in header["shapes"].items()}
+        settings = {name: header[name] for name in _SETTINGS}
+        history = History(**settings, patches=patches, _snapshots=list(values))
+        if values.shape != (len(history.steps), len(history.shapes), len(history.columns)):
+            raise ValueError("values of another shape")
+    except (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{os.fspath(path)!r}: must be a file written by LearningRateLens.save") from error
-    for name in ("extremes", "quantiles"):
-        header[name] = tuple(header[name])
-    header["shapes"] = {name: tuple(shape) for name, shape in header["shapes"].items()}
-    return History(**header, patches=patches, _snapshots=list(values))
+    return history

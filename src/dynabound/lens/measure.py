@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dynabound._checks import check_number, check_numbers
 from dynabound._dtensor import full_tensor
 from dynabound.lens.rates import Rates
 
@@ -30,12 +31,31 @@ def column_names(quantiles: Sequence[float]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Measure:
-    """The settings of a measurement; see :class:`~dynabound.lens.LearningRateLens`."""
+    """The settings of a measurement, checked; see :class:`~dynabound.lens.LearningRateLens`."""
 
     extremes: tuple[float, float]
-    quantiles: tuple[float, ...]
+    quantiles: Sequence[float]
+    """As a tuple in ascending order, with the median."""
     sample: int
     seed: int
+
+    def __post_init__(self) -> None:
+        sample = check_number("sample", self.sample, lambda x: x >= 1 and x.is_integer(), "an integer >= 1")
+        extremes = check_numbers(
+            "extremes",
+            self.extremes,
+            lambda x: len(x) == 2 and 0 <= x[0] < x[1],
+            "two numbers (low, high) with 0 <= low < high",
+        )
+        shares = check_numbers(
+            "quantiles", self.quantiles, lambda x: all(0 < q < 1 for q in x), "numbers between 0 and 1"
+        )
+        check_number(
+            "seed", self.seed, lambda x: x.is_integer() and abs(x) < 2**63, "an integer above -2**63 and below 2**63"
+        )
+        settings = {"extremes": extremes, "quantiles": tuple(sorted({*shares, 0.5})), "sample": int(sample)}
+        for name, value in {**settings, "seed": int(self.seed)}.items():
+            object.__setattr__(self, name, value)
 
     def __call__(self, name: str, given: Rates) -> tuple[list[float], Tensor, tuple[int, ...]]:
         """The row of statistics (see :func:`column_names`), the patch, and the shape of all rates of a parameter.

@@ -98,7 +98,10 @@ def last_rates(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor) ->
         return None
     if hasattr(optimizer, "base_lrs"):  # other packages keep a group's first learning rate outside of the group
         base_lrs = zip(optimizer.param_groups, optimizer.base_lrs, strict=False)
-        group = {**group, "base_lr": next(lr for other, lr in base_lrs if other["params"] is group["params"])}
+        base_lr = next((lr for other, lr in base_lrs if other["params"] is group["params"]), None)
+        if base_lr is None:  # their step() leaves out a group that was added after the constructor
+            return None
+        group = {**group, "base_lr": base_lr}
     state = {name: _real(value) if isinstance(value, Tensor) else value for name, value in stored.items()}
     try:
         return rule(group, state, _real(param))

@@ -13,7 +13,7 @@ from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import Self
 
-from dynabound._checks import check_number, check_numbers
+from dynabound._checks import check_number
 from dynabound.lens.history import History, Record
 from dynabound.lens.measure import Measure
 from dynabound.lens.rates import last_rates, rule_of, unwrap
@@ -77,22 +77,12 @@ class LearningRateLens(History):
     ) -> None:
         optimizer = unwrap(optimizer)
         rule_of(optimizer)
-        every, self.sample = (
-            int(check_number(name, value, lambda x: x >= 1 and x.is_integer(), "an integer >= 1"))
-            for name, value in (("every", every), ("sample", sample))
-        )
-        low, high = check_numbers(
-            "extremes",
-            extremes,
-            lambda x: len(x) == 2 and 0 <= x[0] < x[1],
-            "two numbers (low, high) with 0 <= low < high",
-        )
-        shares = check_numbers("quantiles", quantiles, lambda x: all(0 < q < 1 for q in x), "numbers between 0 and 1")
+        every = int(check_number("every", every, lambda x: x >= 1 and x.is_integer(), "an integer >= 1"))
+        self._measure = Measure(extremes, quantiles, sample, seed)
         if on_look is not None and not callable(on_look):
             raise TypeError(f"on_look={on_look!r}: must be a callable (step, record), or None")
-        self.seed, self.on_look = seed, on_look
-        super().__init__(type(optimizer).__name__, every, (low, high), tuple(sorted({*shares, 0.5})))
-        self._measure = Measure(self.extremes, self.quantiles, self.sample, seed)
+        self.sample, self.seed, self.on_look = self._measure.sample, self._measure.seed, on_look
+        super().__init__(type(optimizer).__name__, every, self._measure.extremes, tuple(self._measure.quantiles))
         # Weak references: a lens that is kept for its record must not keep the memory of the training.
         self._optimizer: Any = weakref.ref(optimizer)
         self._model: Any = weakref.ref(_unwrap(model))

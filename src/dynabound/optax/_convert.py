@@ -71,7 +71,7 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], from_params: Callable[[A
     trees = {"exp_avg": ours.mu, "exp_avg_sq": ours.nu}
     if ours.nu_max is not None:
         trees["max_exp_avg_sq"] = ours.nu_max
-    lists = {name: from_params(jax.tree.map(np.asarray, tree)) for name, tree in trees.items()}
+    lists = {name: from_params(jax.tree.map(_wide, tree)) for name, tree in trees.items()}
     keys = [key for group in state_dict["param_groups"] for key in group["params"]]
     for name, arrays in lists.items():
         if len(arrays) != len(keys):
@@ -88,6 +88,10 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], from_params: Callable[[A
 def _numpy(tensor: Any) -> np.ndarray[Any, Any]:
     tensor = tensor.detach().cpu()
     return np.asarray(tensor if tensor.dtype.itemsize >= 4 else tensor.float())  # NumPy has no bfloat16
+
+
+def _wide(moment: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(moment, None if moment.dtype.itemsize >= 4 else np.float32)  # torch reads no bfloat16 of NumPy
 
 
 def _fitting(like: Any, moment: Any) -> Any:

@@ -19,9 +19,8 @@ def build(
     records: list[LearningRates], extremes: tuple[float, float], quantiles: Sequence[float], sample: int
 ) -> History:
     """The records as a History."""
-    shares = tuple(sorted({*quantiles, 0.5}))
-    history = History("AdaBound", 1, extremes, shares)
-    measure = Measure(extremes, shares, sample, seed=0)
+    measure = Measure(extremes, quantiles, sample, seed=0)
+    history = History("AdaBound", 1, measure.extremes, tuple(measure.quantiles))
     for rates in records:
         _add(history, measure, rates)
     return history

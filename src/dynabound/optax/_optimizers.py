@@ -65,6 +65,7 @@ def adabound(
         >>> from dynabound.optax import adabound
         >>> tx = adabound(optax.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 10_000), final_learning_rate=0.1)
     """
+    check("rate", weight_decay=weight_decay)
     final = follow(learning_rate, final_learning_rate, base_learning_rate)
     rule = scale_by_adabound(
         learning_rate,
@@ -138,6 +139,7 @@ def adaboundw(
         >>> from dynabound.optax import adaboundw
         >>> tx = adaboundw(1e-3, weight_decay=1e-2, mask=lambda params: {"w": True, "b": False})
     """
+    check("rate", weight_decay=weight_decay)
     options = {name: value for name, value in locals().items() if name not in ("weight_decay", "mask")}
     scheduled = callable(learning_rate)
     decay = (lambda count: -learning_rate(count) * weight_decay) if scheduled else -learning_rate * weight_decay

@@ -50,7 +50,7 @@ def suggest(
     Args:
         params: the parameters that the training starts from.
         loss: ``loss(params, batch)`` returns the scalar to minimise; a pure function.
-        batches: any iterable; up to a seventh of ``budget`` batches are kept in memory.
+        batches: any iterable; up to a seventh of ``budget`` times ``repeats`` batches are kept in memory.
         steps: the length of the training to come, in optimizer steps.
         optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
             ``functools.partial(adaboundw, mask=mask)``.

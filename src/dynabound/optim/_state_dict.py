@@ -26,6 +26,9 @@ def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> d
 
     Raises ValueError for an unknown format, and for an update rule that AdaBound does not have.
     """
+    absent = [name for name in ("state", "param_groups") if name not in state_dict]
+    if absent:
+        raise ValueError(f"state_dict without {', '.join(absent)}: must be the state_dict() of an optimizer")
     groups = state_dict["param_groups"]
     sizes, own_sizes = ([len(group["params"]) for group in some] for some in (groups, own_groups))
     if sizes != own_sizes:
@@ -64,9 +67,10 @@ def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, An
         )
     saved = {key: value for key, value in saved.items() if key not in _IMPLEMENTATION + _FOREIGN}
     group = {**own, **saved, **changes}
-    if not (isinstance(group["base_lr"], float) and 0 <= group["base_lr"] < math.inf):
-        raise ValueError(f"base_lr={group['base_lr']!r}: must be a finite number >= 0; the checkpoint is damaged")
-    return {**group, **normalize(group)}
+    base_lr = group["base_lr"]
+    if isinstance(base_lr, bool) or not (isinstance(base_lr, (int, float)) and 0 <= base_lr < math.inf):
+        raise ValueError(f"base_lr={base_lr!r}: must be a finite number >= 0; the checkpoint is damaged")
+    return {**group, **normalize(group), "base_lr": float(base_lr)}
 
 
 def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, Any]:
@@ -89,6 +93,11 @@ def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, 
     for name in sorted(_MOMENTS & entry.keys()):
         if not (isinstance(entry[name], Tensor) and entry[name].layout is torch.strided):
             raise ValueError(f"the checkpoint's {name} of parameter {key!r} is not a dense tensor: it is damaged")
+        if not (entry[name].is_floating_point() or entry[name].is_complex()):
+            raise ValueError(
+                f"the checkpoint's {name} of parameter {key!r} has dtype {entry[name].dtype}: "
+                "must be floating-point or complex; the checkpoint is damaged"
+            )
     return {**entry, "step": _step(key, entry["step"])}
 
 
@@ -139,6 +148,7 @@ def restore(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Te
                 _check_match(f"the checkpoint's {name} of parameter {key!r}", entry[name], param)
             if "step" in entry:
                 restored[param] = _restore_entry(entry, param, saved)
+                _check_squares(key, restored[param])
     return restored
 
 
@@ -159,6 +169,21 @@ def _check_match(name: str, moment: Tensor, param: Tensor) -> None:
             f"{name} is a DTensor, but the parameter is not: save full tensors with torch.distributed.checkpoint."
             "state_dict.get_optimizer_state_dict and StateDictOptions(full_state_dict=True)"
         )
+
+
+def _check_squares(key: Any, entry: dict[str, Any]) -> None:
+    """Raise for a negative second moment, whose root would make the parameter NaN. NaN itself is a diverged training's.
+
+    Of a DTensor each process looks at its own shard: nothing is communicated.
+    """
+    for name in sorted((_MOMENTS - {"exp_avg"}) & entry.keys()):
+        moment = entry[name].to_local() if is_dtensor(entry[name]) else entry[name]
+        parts = torch.view_as_real(moment) if moment.is_complex() else moment
+        if not moment.is_meta and bool((parts < 0).any()):
+            raise ValueError(
+                f"the checkpoint's {name} of parameter {key!r} has negative elements: must be >= 0; "
+                "the checkpoint is damaged"
+            )
 
 
 def _restore_entry(entry: dict[str, Any], param: Tensor, group: dict[str, Any]) -> dict[str, Any]:

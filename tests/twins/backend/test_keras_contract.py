@@ -186,7 +186,12 @@ BAD = [("learning_rate", -1.0), ("final_learning_rate", np.inf), ("beta_1", 1.0)
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [*BAD, ("beta_1_decay", 2.0), ("base_learning_rate", -1.0), ("gamma", None)]
+    ("name", "value"),
+    [
+        *BAD,
+        *[("beta_1_decay", 2.0), ("base_learning_rate", -1.0), ("gamma", None)],
+        *[("weight_decay", -1.0), ("weight_decay", np.nan)],
+    ],
 )
 def test_bad_hyperparameters(name, value):
     with pytest.raises((ValueError, TypeError), match=f"{name}="):

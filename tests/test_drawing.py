@@ -1,0 +1,17 @@
+import pytest
+from matplotlib.figure import Figure
+
+from dynabound import _drawing
+
+
+@pytest.mark.parametrize("record", ["[]", "3", "null", "{}", "{", '"digest"'])
+def test_a_figure_with_a_damaged_record_is_drawn_again(record, tmp_path):
+    (tmp_path / "name.json").write_text(record)
+    drawn = _drawing.save("name", {"x": 1}, tmp_path, lambda: Figure((1, 1)))
+    assert [path.name for path in drawn] == ["name.png", "name.svg", "name.pdf"]
+    assert all(path.is_file() for path in drawn)
+
+    def again():
+        raise AssertionError("the record says that nothing has changed")
+
+    assert _drawing.save("name", {"x": 1}, tmp_path, again) == drawn
