@@ -65,7 +65,7 @@ class RankRaises(torch.optim.SGD):
         return super().step(closure)
 
 
-def suggest_or_die(spec, store, data_dir, device):
+def suggest_or_die(spec, store, data_dir, *_):
     """Suggest step sizes; the first call for a folder that exists, and every call for any other, dies."""
     from dynabound.lab.studies.suggestions import compute
 
