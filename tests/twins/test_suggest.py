@@ -96,7 +96,7 @@ def test_an_optimizer_with_further_arguments():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="steps=10: must be >= 96"):
+    with pytest.raises(ValueError, match="steps=10: must be an integer >= 96"):
         suggest(jnp.zeros(8), line, LINE, 10)
     with pytest.raises(TypeError, match=r"beta1=0\.9: suggest takes the options b1, b2"):
         suggest(jnp.zeros(8), line, LINE, 200, beta1=0.9)
