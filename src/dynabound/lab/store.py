@@ -151,6 +151,15 @@ class Run:
             raise DamagedError(f"belongs to run {status['run']}")
         return status
 
+    def stamp(self) -> tuple[tuple[int, ...], ...]:
+        """Changes whenever the status or the metrics are written."""
+        found = []
+        for name in ("status.json", "metrics.jsonl"):
+            with contextlib.suppress(OSError):
+                stat = (self.folder / name).lstat()
+                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
+        return tuple(found)
+
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per epoch. Where the file was damaged, they come from the checkpoint."""
         path = self.folder / "metrics.jsonl"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import ENDED, Store
+from dynabound.lab.store import ENDED, Run, Store
 from dynabound.lab.studies import suggestions
 from dynabound.lab.studies.recipes import Row, Study, seeded
 from dynabound.lab.studies.search import TUNE_GRIDS, Loss, Search, search
@@ -42,9 +43,21 @@ class Seed:
         return None
 
 
+_ended: dict[tuple[Path, object], Seed] = {}
+"""Runs that have ended, by folder and by when their files were written: a report asks for each a dozen times."""
+
+
 def read(store: Store, spec: RunSpec) -> Seed:
     """The run as it is stored; ``failed`` if its metrics are lost, whatever its status says."""
     run = store.run(spec)
+    key = run.folder, run.stamp()
+    found = _ended.get(key) or _read(run, spec)
+    if found.state in ENDED:
+        _ended[key] = found
+    return found
+
+
+def _read(run: Run, spec: RunSpec) -> Seed:
     try:
         status = run.status()
         metrics = run.metrics() if status["state"] in ENDED else []
