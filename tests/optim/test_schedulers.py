@@ -217,6 +217,8 @@ def test_a_proportional_scheduler_may_raise_the_bounds():
         param.grad = torch.ones(3)
         optimizer.step()
         scheduler.step()
+    (now,) = optimizer.bounds_now()
+    assert now.final_lr == pytest.approx(4 * 0.1)
 
 
 @pytest.mark.parametrize("options", [{}, dict(sqrt_decay=True), dict(bounds="linear"), dict(bounds=("constant", 0, 2))])

@@ -92,8 +92,11 @@ def test_a_typo_is_an_error():
 
 
 def test_edges_of_what_is_allowed():
-    AdaBound([param()], lr=0, betas=(0, 0), final_lr=0, gamma=1e-12, eps=0, weight_decay=0, box=(-math.inf, math.inf))
-    AdaBound([param()], lr=torch.tensor([1e-3]), gamma=10, beta1_decay=1, box=(0, 0), betas=[0.5, 0.5])
+    edges = dict(lr=0, betas=(0, 0), final_lr=0, gamma=1e-12, eps=0, weight_decay=0, box=(-math.inf, math.inf))
+    others = dict(lr=torch.tensor([1e-3]), gamma=10, beta1_decay=1, box=(0, 0), betas=(0.5, 0.5))
+    for options in (edges, others):
+        group = AdaBound([param()], **options).param_groups[0]
+        assert {name: group[name] for name in options} == options
 
 
 def test_numbers_are_kept_as_primitives():

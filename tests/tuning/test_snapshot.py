@@ -75,8 +75,10 @@ def test_also_if_it_is_interrupted(error: type[BaseException], call: int) -> Non
 def test_devices_that_the_model_does_not_use_are_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """``torch.manual_seed`` would seed every accelerator, and nobody would put those back."""
     model, batches = regression()
-    monkeypatch.setattr(torch, "manual_seed", None)
+    seeded: list[int] = []
+    monkeypatch.setattr(torch, "manual_seed", seeded.append)
     suggest(model, mse, batches, steps=100)
+    assert seeded == []
 
 
 def test_a_model_in_evaluation_mode_is_trained_and_put_back() -> None:

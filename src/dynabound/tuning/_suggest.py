@@ -65,7 +65,7 @@ def suggest(
     Args:
         model: what is to be trained. It is copied once: the trained parameters and the buffers.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
-        batches: any iterable, such as a DataLoader; up to ``repeats`` sevenths of ``budget`` are kept in memory.
+        batches: any iterable, such as a DataLoader; ``budget`` / 7 · ``repeats`` batches are kept in memory.
         steps: the length of the training to come, in optimizer steps.
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.

@@ -19,7 +19,7 @@ from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
 
 __all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "explain", "handle_crash", "process_context", "record_failure", "run_with_events", "start_process",
+           "explain", "handle_crash", "record_failure", "run_with_events", "start_process",
            "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ def threads(spec: RunSpec, jobs: int) -> int:
     return int(given) if given.isdecimal() and int(given) else max(1, cores() // jobs)
 
 
-def process_context() -> Any:
+def _process_context() -> Any:
     """The multiprocessing context of worker processes: a fork server with torch loaded, where there is one."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -107,7 +107,7 @@ def process_context() -> Any:
 
 def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
     """Start ``target(connection, *arguments)`` in a process; return our end of the connection, and the process."""
-    context = process_context()
+    context = _process_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
     process.start()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from dynabound.lab import distributed
-from dynabound.lab.engines.base import PROGRESS_INTERVAL, CrashedError, explain, process_context
+from dynabound.lab.engines.base import PROGRESS_INTERVAL, CrashedError, explain, start_process
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
@@ -43,22 +43,21 @@ def train_on_ranks(
 
     Raise CrashedError if a rank dies; the others are killed.
     """
-    context, connections, processes = process_context(), dict[Any, int](), list[Any]()
+    connections, processes = dict[Any, int](), list[Any]()
     folder = tempfile.TemporaryDirectory(prefix="dynabound-")  # private, unlike a free port
     try:
         for rank in range(ranks):
-            ours, theirs = context.Pipe()
             environment = {
                 "RANK": rank,
                 "LOCAL_RANK": rank,
                 "WORLD_SIZE": ranks,
-                distributed.RENDEZVOUS_FILE: f"{folder.name}/meeting",
+                distributed.RENDEZVOUS_FILE: f"{folder.name}/rendezvous",
             }
-            arguments = (theirs, environment, threads, spec.to_dict(), str(store.root), options)
-            processes.append(context.Process(target=_run_rank, args=arguments, daemon=True))
-            processes[-1].start()
-            theirs.close()  # otherwise the end of the process would not close the connection
-            connections[ours] = rank
+            connection, process = start_process(
+                _run_rank, environment, threads, spec.to_dict(), str(store.root), options
+            )
+            processes.append(process)
+            connections[connection] = rank
         return _supervise(connections, processes, progress, stop)
     finally:
         for process in processes:

@@ -14,7 +14,7 @@ from dynabound.lab.studies.plan import Seed
 from dynabound.lab.tasks.catalog import TASKS
 
 __all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "Evidence", "Group",
-           "Measure", "Panels", "error_of_one", "test_examples"]  # fmt: skip
+           "Measure", "Panels", "count_test_images", "error_of_one"]  # fmt: skip
 
 Panels = dict[str, dict[str, Curve]]
 """Curves by panel and label."""
@@ -63,7 +63,7 @@ EARLY_TEST = Measure("test, first quarter", lambda seed: _early(seed, "test"))
 ROUGHNESS = Measure("roughness", _roughness, on_test=False)
 
 
-def test_examples(task: str) -> int | None:
+def count_test_images(task: str) -> int | None:
     """How many images a task is tested on; None for text."""
     entry = TASKS[task]
     if entry.text:
@@ -73,7 +73,7 @@ def test_examples(task: str) -> int | None:
 
 def _binomial(task: str, percent: float) -> float:
     """The variance of an accuracy in percent that comes from the finite test set."""
-    examples = test_examples(task)
+    examples = count_test_images(task)
     return percent * (100 - percent) / examples if examples else 0.0
 
 

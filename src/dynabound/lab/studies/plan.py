@@ -71,14 +71,11 @@ def _read(run: Run, spec: RunSpec) -> Seed:
 
 def losses(store: Store, attempted: Container[str] | None = None) -> Loss:
     """The final training losses in ``store``; a failed run counts as not run yet if ``attempted`` lacks it."""
-    finished: dict[str, float] = {}  # these do not change, and every search asks for them again and again
 
     def loss(spec: RunSpec) -> float | None:
-        if spec.name in finished:
-            return finished[spec.name]
         run = read(store, spec)
         if run.state == "finished":
-            return finished.setdefault(spec.name, float(run.metrics[-1]["train_loss"]))
+            return float(run.metrics[-1]["train_loss"])
         given_up = run.state == "failed" and (attempted is None or spec.name in attempted)
         return math.inf if run.state == "diverged" or given_up else None
 
