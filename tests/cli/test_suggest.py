@@ -50,9 +50,10 @@ def test_train_suggests_first_and_stores_the_numbers(found, tmp_path):
 
 
 def test_json_has_the_races_and_the_command():
-    told = json.loads(run("suggest", *SMALL, "--json").stdout)
+    told = json.loads(run("suggest", *SMALL, "--steps=150", "--json").stdout)
     assert {race["tests"] for race in told["races"]} == {"lr", "final_lr", "raised", "slow"}
     assert told["command"].startswith("dynabound train digits --hidden 8")
+    assert told["command"].endswith("# choose --epochs so that it has 150 steps")
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,8 @@ def suggest(
     if out:
         _write(found, out)
     command = _train_command(spec, with_rates(chosen, found))
+    if steps is not None:  # which need not be whole epochs
+        command += f"  # choose --epochs so that it has {steps} steps"
     if as_json:
         echo_json({**found.to_dict(), "command": command})
         return

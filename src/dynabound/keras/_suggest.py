@@ -58,7 +58,7 @@ def suggest(
             a seventh of ``budget`` times ``repeats`` batches are kept in memory.
         steps: the length of the training to come, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
-        budget: training steps to spend in each repeat. None: twice as many as the training has, but at most 600.
+        budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
         repeats: how often to do everything, with other batches; the answer is the geometric mean.
         seed: of the order of arrays.
         progress: called with (steps made, most steps) after each step.

@@ -55,7 +55,7 @@ def suggest(
         optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
             ``functools.partial(adaboundw, mask=mask)``.
         clip: largest global norm of the gradient. None: no clipping.
-        budget: training steps to spend in each repeat. None: twice as many as the training has, but at most 600.
+        budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
         repeats: how often to do everything, with other batches; the answer is the geometric mean.
         progress: called with (steps made, most steps) after each step.
         options: ``b1``, ``b2``, ``eps``, ``weight_decay``, ``amsbound`` of the optimizer.

@@ -70,7 +70,7 @@ def suggest(
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.
         reset: called before each race, to clear what ``loss`` itself carries on, such as a recurrent state.
-        budget: training steps to spend in each repeat. None: twice as many as the training has, but at most 600.
+        budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
         repeats: how often to do everything, with other batches; the answer is the geometric mean.
         seed: of dropout, and of the batches if they are drawn from torch's global generator.
         progress: called with (steps made, most steps) after each step.

@@ -8,8 +8,9 @@ score is the mean loss of its last third.
   (length of a race / length of training)^:data:`HORIZON`.
 * ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends significantly lower with it.
 * ``gamma``: :data:`FAST` / steps.
-* In a last race the bounds close slowly around the rate that Adam itself has. If it ends lower than all of AdaBound's
-  others, ``final_lr`` is that rate and ``gamma`` is :data:`SLOW` / steps.
+* In a last race the bounds close slowly around the rate that Adam itself has, with the raised ``lr``. If it ends
+  significantly lower than all of AdaBound's others, these two rates are taken, both times the same factor as
+  ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class Race:
 
     tests: str
     """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "raised": that at the best final
-    rate, with a larger lr. "slow": that with slow bounds."""
+    rate, with a larger lr. "slow": with that lr, slow bounds around the rate that Adam itself has."""
     rate: float
     """``lr`` for "lr" and "raised", ``final_lr`` for the others."""
     losses: tuple[float, ...]
@@ -154,11 +155,11 @@ def least(scores: Scores) -> float:
     return float(best * (rates[index + 1] / best) ** shift)
 
 
-def raise_pays(races: Sequence[Race], part: slice = slice(None)) -> bool:
-    """Whether AdaBound ends significantly lower with the raised ``lr``."""
-    raised = next(race.losses for race in races if race.tests == "raised")
-    before = min((race.losses for race in races if race.tests == "final_lr"), key=score)
-    return math.isfinite(raised[-1]) and falls(last_third(before)[part], last_third(raised)[part])
+def is_lower(races: Sequence[Race], tests: str, others: Sequence[str], part: slice = slice(None)) -> bool:
+    """Whether the one race of a kind ends significantly lower than the best of the other kinds."""
+    [one] = (race.losses for race in races if race.tests == tests)
+    best = min((race.losses for race in races if race.tests in others), key=score)
+    return math.isfinite(one[-1]) and falls(last_third(best)[part], last_third(one)[part])
 
 
 def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float, float]:
@@ -168,9 +169,10 @@ def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: 
     for race in races:
         scores[race.tests][race.rate] = score(race.losses, part)
     lr = smallest_sufficient(scores["lr"], score(untrained[: lengths["lr"]], part))
-    if raise_pays(races, part):
+    longer = (lengths["final_lr"] / steps) ** HORIZON
+    if is_lower(races, "slow", ("final_lr", "raised"), part):
+        [adams_rate] = scores["slow"]
+        return lr * FACTOR * longer, adams_rate * longer, SLOW / steps
+    if is_lower(races, "raised", ("final_lr",), part):
         lr *= FACTOR
-    [(adams_rate, slow)] = scores["slow"].items()
-    if slow < min(*scores["final_lr"].values(), *scores["raised"].values()):
-        return lr, adams_rate, SLOW / steps
-    return lr, least(scores["final_lr"]) * (lengths["final_lr"] / steps) ** HORIZON, FAST / steps
+    return lr, least(scores["final_lr"]) * longer, FAST / steps

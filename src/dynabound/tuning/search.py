@@ -20,7 +20,7 @@ __all__ = ["Progress", "Racer", "Rates", "SuggestError", "check", "search"]
 Progress = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
-_BUDGET = 600  # training steps, at most; of shorter trainings twice as many as they have
+_BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the training to come
 _ADAM_RACES, _ADABOUND_RACES = 6, 7  # at most; the latter share what the former leave, and are about twice as long
 _UNITS = 16  # a race of Adam takes one of them
 _FEWEST_STEPS = 6  # of a race
@@ -93,7 +93,7 @@ def check(
     """The budget, if all numbers are in order and all options known."""
     fewest = _UNITS * _FEWEST_STEPS
     _check_count("steps", steps, fewest, "; shorter trainings leave the bounds no time to close")
-    budget = min(_BUDGET, 2 * steps) if budget is None else budget
+    budget = min(_BUDGET, int(_SHARE * steps)) if budget is None else budget
     _check_count("budget", budget, fewest, f", {_FEWEST_STEPS} steps for the shortest race")
     _check_count("repeats", repeats, 1)
     if clip is not None:
@@ -166,10 +166,9 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
     )
     final_lr, raised = min(finals, key=finals.__getitem__), lr * rule.FACTOR
     race("raised", raised, rest, Rates(raised, final_lr, rule.FAST / rest))
-    start_lr = raised if rule.raise_pays(races) else lr
-    nearest = min(guesses, key=lambda rate: abs(math.log(rate / start_lr)))
-    adams_rate = guesses[nearest] * start_lr / nearest
-    race("slow", adams_rate, rest, Rates(start_lr, adams_rate, rule.SLOW / rest))
+    nearest = min(guesses, key=lambda rate: abs(math.log(rate / raised)))
+    adams_rate = guesses[nearest] * raised / nearest
+    race("slow", adams_rate, rest, Rates(raised, adams_rate, rule.SLOW / rest))
     return untrained, races
 
 

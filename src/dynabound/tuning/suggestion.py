@@ -70,7 +70,7 @@ class Suggestion:
         lines = [
             f"{lr} = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
             f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
-            f"race is shorter than training and prefers larger rates. {self._raised()}",
+            f"race is shorter than training and prefers larger rates. {self._raised(closed < 1)}",
             f"{final_lr} = {self.final_lr:.3g}: AdaBound, its whole course compressed into {long} steps, ended lowest "
             f"at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow, closed < 1)}",
             f"gamma = {self.gamma:.3g}: {closed:.2g}/steps. At the end of the training the bounds are a factor of "
@@ -82,11 +82,12 @@ class Suggestion:
             lines.insert(0, f"Geometric means over {repeats} repeats; the races below are those of the first.")
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
-    def _raised(self) -> str:
+    def _raised(self, is_slow: bool) -> str:
         """Whether the rate was raised, and why."""
-        first = [race for race in self.races if not race.repeat]
         [(rate, loss)] = self.scores("raised").items()
-        pays = rule.raise_pays(first)
+        if is_slow:
+            return f"Raised to {rate:.3g}, at which slow bounds were raced, times {self._longer()}."
+        pays = rule.is_lower([race for race in self.races if not race.repeat], "raised", ("final_lr",))
         return (
             f"AdaBound {'ended' if pays else 'did not end'} significantly lower at {rate:.3g} ({loss:.4g}): "
             f"{'raised to that' if pays else 'not raised'}."
@@ -94,17 +95,19 @@ class Suggestion:
 
     def _taken(self, adams_rate: float, slow: float, is_slow: bool) -> str:
         """Which final rate was taken, and why."""
-        long = self.length("final_lr")
         if is_slow:
             return (
-                f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended lower: at "
-                f"{slow:.4g}. Taken: that rate, and slow bounds."
+                f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended significantly "
+                f"lower: at {slow:.4g}. Taken: that rate, times {self._longer()}, and slow bounds."
             )
         return (
-            f"Taken: the least of the parabola through the best three, times ({long}/{self.steps})^{rule.HORIZON:g}, "
+            f"Taken: the least of the parabola through the best three, times {self._longer()}, "
             "because a longer training needs a smaller rate. Bounds that close slowly around the rate that Adam itself "
             f"has, {adams_rate:.3g}, ended at {slow:.4g}."
         )
+
+    def _longer(self) -> str:
+        return f"({self.length('final_lr')}/{self.steps})^{rule.HORIZON:g}"
 
     def _fall(self, tests: str) -> str:
         """From where to where the loss fell, and from which rate on it did not."""
