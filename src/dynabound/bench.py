@@ -23,7 +23,7 @@ from dynabound import AdaBound, AMSBound
 from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
 
-PEERS = ("adabound", "torch_optimizer", "pytorch_optimizer")
+OTHER_PACKAGES = ("adabound", "torch_optimizer", "pytorch_optimizer")
 """Other packages with a class AdaBound; those that are installed are measured too."""
 
 Shapes: TypeAlias = "list[tuple[int, ...]]"
@@ -65,7 +65,7 @@ def measure(work: str, repetitions: int | None = None, progress: Report = lambda
         "against_fused_adam": ours / adam,
         "amsbound_against_adabound": times["dynabound AMSBound"] / ours,
         "share_of_streaming_limit": times["streaming limit"] / ours if "streaming limit" in times else None,
-        "times_faster_than": {name: times[name] / ours for name in PEERS if name in times},
+        "times_faster_than": {name: times[name] / ours for name in OTHER_PACKAGES if name in times},
         "peak_temporaries_in_parameters": {name: _peak(step, params) for name, step in _backends(params)},
     }
 
@@ -78,7 +78,7 @@ def _optimizers(params: list[torch.nn.Parameter]) -> dict[str, Step]:
     }
     if _fused.AVAILABLE:
         steps["streaming limit"] = _stream(params)
-    for name in PEERS:
+    for name in OTHER_PACKAGES:
         try:
             steps[name] = importlib.import_module(name).AdaBound(params).step
         except ImportError:

@@ -12,7 +12,7 @@ from keras import ops
 
 from dynabound.keras._optimizers import AdaBound
 from dynabound.tuning.moments import first_guess
-from dynabound.tuning.search import Progress, Racer, Rates, check, search
+from dynabound.tuning.search import ProgressCallback, Racer, RaceRates, check, search
 from dynabound.tuning.suggestion import LearningRateSuggestion
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def suggest(
     budget: int | None = None,
     repeats: int = 1,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Unpack[SuggestOptions],
 ) -> LearningRateSuggestion:
     """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this model by short races, before training.
@@ -96,7 +96,9 @@ def suggest(
 class KerasRacer(Racer):
     """Trains the model through a trainer of its own, whose optimizer has variables for rates."""
 
-    def __init__(self, model: keras.Model, options: Mapping[str, Any], progress: Progress | None, most: int) -> None:
+    def __init__(
+        self, model: keras.Model, options: Mapping[str, Any], progress: ProgressCallback | None, most: int
+    ) -> None:
         super().__init__(progress, most)
         self.optimizer, self.trainer = RacingAdaBound(**options), Trainer(model)
         self.trainer.compile(
@@ -117,10 +119,10 @@ class KerasRacer(Racer):
         if keras.backend.backend() == "torch":
             self.trainer.zero_grad(set_to_none=True)
 
-    def start(self, rates: Rates | None) -> None:
+    def start(self, rates: RaceRates | None) -> None:
         """Put the weights and the optimizer back; at learning rate 0, if there are no rates, nothing moves."""
         self.rewind()
-        self.rates = rates or Rates(0.0, gamma=1.0)  # with γ = 0 the upper bound would be ∞ · 0
+        self.rates = rates or RaceRates(0.0, gamma=1.0)  # with γ = 0 the upper bound would be ∞ · 0
         self.optimizer.restart(self.rates)
 
     def step(self, batch: Any) -> float:
@@ -155,7 +157,7 @@ class RacingAdaBound(AdaBound):
         self.gamma: Any = self.add_variable((), name="gamma")
         self.final_learning_rate: Any = self.add_variable((), name="final_learning_rate")
 
-    def restart(self, rates: Rates) -> None:
+    def restart(self, rates: RaceRates) -> None:
         """Forget all steps, and take these rates."""
         for variable in self.variables:
             variable.assign(ops.zeros(variable.shape, variable.dtype))

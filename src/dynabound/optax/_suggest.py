@@ -11,7 +11,7 @@ import optax
 from dynabound.optax._optimizers import adabound
 from dynabound.optax._rates import find
 from dynabound.tuning.moments import first_guess
-from dynabound.tuning.search import Progress, Racer, Rates, check, search
+from dynabound.tuning.search import ProgressCallback, Racer, RaceRates, check, search
 from dynabound.tuning.suggestion import LearningRateSuggestion
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def suggest(
     clip: float | None = None,
     budget: int | None = None,
     repeats: int = 1,
-    progress: Progress | None = None,
+    progress: ProgressCallback | None = None,
     **options: Unpack[SuggestOptions],
 ) -> LearningRateSuggestion:
     """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this loss by short races, before training.
@@ -93,27 +93,27 @@ class OptaxRacer(Racer):
         optimizer: Callable[..., optax.GradientTransformation],
         clip: float | None,
         options: Mapping[str, Any],
-        progress: Progress | None,
+        progress: ProgressCallback | None,
         most: int,
     ) -> None:
         super().__init__(progress, most)
         self.first, self.b2, self.eps = params, options.get("b2", 0.999), options.get("eps", 1e-8)
 
-        def transformation(rates: Rates) -> optax.GradientTransformation:
+        def transformation(rates: RaceRates) -> optax.GradientTransformation:
             lr, final_lr, gamma = rates
             rule = optimizer(learning_rate=lr, final_learning_rate=final_lr, gamma=gamma, **options)
             return rule if clip is None else optax.chain(optax.clip_by_global_norm(clip), rule)
 
-        def update(params: Any, state: Any, batch: Any, rates: Rates) -> tuple[Any, Any, jax.Array]:
+        def update(params: Any, state: Any, batch: Any, rates: RaceRates) -> tuple[Any, Any, jax.Array]:
             value, gradients = jax.value_and_grad(loss)(params, batch)
             updates, state = transformation(rates).update(gradients, state, params)
             return optax.apply_updates(params, updates), state, value
 
-        self.init, self.update = transformation(Rates(1.0, gamma=1.0)).init, jax.jit(update)
+        self.init, self.update = transformation(RaceRates(1.0, gamma=1.0)).init, jax.jit(update)
 
-    def start(self, rates: Rates | None) -> None:
+    def start(self, rates: RaceRates | None) -> None:
         """Begin with the first parameters and a new state; at learning rate 0, if there are no rates, nothing moves."""
-        self.rates = rates or Rates(0.0)
+        self.rates = rates or RaceRates(0.0)
         self.params, self.state = self.first, self.init(self.first)
 
     def step(self, batch: Any) -> float:

@@ -12,7 +12,7 @@ from torch import distributed as dist
 
 from dynabound.optim import AdaBound
 from dynabound.tuning.recipes import final_lr_from_adam
-from dynabound.tuning.search import Progress, Racer, Rates, SuggestError
+from dynabound.tuning.search import ProgressCallback, Racer, RaceRates, SuggestError
 from dynabound.tuning.snapshot import Snapshot
 
 __all__ = ["TorchRacer", "param_groups"]
@@ -34,7 +34,7 @@ class TorchRacer(Racer):
         clip: float | None,
         reset: Callable[[], object] | None,
         seed: int,
-        progress: Progress | None,
+        progress: ProgressCallback | None,
         most: int,
     ) -> None:
         super().__init__(progress, most)
@@ -42,7 +42,7 @@ class TorchRacer(Racer):
         self.options, self.clip, self.reset, self.seed = options, clip, reset, seed
         self.optimizer: AdaBound | None = None
 
-    def start(self, rates: Rates | None) -> None:
+    def start(self, rates: RaceRates | None) -> None:
         """Put the weights back and make a new optimizer, or none."""
         self.snapshot.rewind()
         if self.reset is not None:
@@ -54,7 +54,7 @@ class TorchRacer(Racer):
             settings = rates._asdict() if rates.gamma else {"lr": rates.lr, "bounds": _ADAM}
             self.optimizer = AdaBound([dict(group) for group in self.groups], **settings, **self.options)
 
-    def race(self, batches: Iterable[Any], rates: Rates) -> list[float]:
+    def race(self, batches: Iterable[Any], rates: RaceRates) -> list[float]:
         """The loss of each step, up to the first that is not finite."""
         losses = super().race(batches, rates)
         if not math.isfinite(losses[0]):

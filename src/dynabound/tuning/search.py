@@ -15,9 +15,9 @@ from dynabound.tuning import rule
 from dynabound.tuning.rule import Race
 from dynabound.tuning.suggestion import Suggestion
 
-__all__ = ["Progress", "Racer", "Rates", "SuggestError", "check", "search"]
+__all__ = ["ProgressCallback", "RaceRates", "Racer", "SuggestError", "check", "search"]
 
-Progress = Callable[[int, int], object]
+ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the training to come
@@ -32,7 +32,7 @@ class SuggestError(RuntimeError):
     """No learning rate can be suggested for this model, loss and data."""
 
 
-class Rates(NamedTuple):
+class RaceRates(NamedTuple):
     """The settings of a race."""
 
     lr: float
@@ -44,11 +44,11 @@ class Rates(NamedTuple):
 class Racer(ABC):
     """Trains one model for a few steps at a time, always from the same weights, and counts them."""
 
-    def __init__(self, progress: Progress | None, most: int) -> None:
+    def __init__(self, progress: ProgressCallback | None, most: int) -> None:
         self.cost, self.most, self.progress = 0, most, progress
 
     @abstractmethod
-    def start(self, rates: Rates | None) -> None:
+    def start(self, rates: RaceRates | None) -> None:
         """Put the weights back and make a new optimizer; None: the weights stay as they are."""
 
     @abstractmethod
@@ -68,7 +68,7 @@ class Racer(ABC):
                 raise SuggestError(f"loss={value} before training, on batch {number}: must be finite")
         return losses
 
-    def race(self, batches: Iterable[Any], rates: Rates) -> list[float]:
+    def race(self, batches: Iterable[Any], rates: RaceRates) -> list[float]:
         """The loss of each step, up to the first that is not finite."""
         self.start(rates)
         losses: list[float] = []
@@ -141,7 +141,7 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
     before, length = racer.cost, budget // _UNITS
     untrained = racer.untrained(batches)
 
-    def race(tests: str, rate: float, length: int, rates: Rates) -> float:
+    def race(tests: str, rate: float, length: int, rates: RaceRates) -> float:
         losses = racer.race(batches[:length], rates)
         races.append(Race(tests, rate, tuple(losses), number))
         if tests == "lr" and math.isfinite(losses[-1]):
@@ -150,7 +150,7 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
 
     start = rule.score(untrained[:length])
     scores = rule.explore(
-        lambda lr: race("lr", lr, length, Rates(lr)),
+        lambda lr: race("lr", lr, length, RaceRates(lr)),
         _FIRST_LR,
         lambda tried: rule.is_flanked(tried, start),
         _ADAM_RACES,
@@ -159,16 +159,16 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
     _check_fall(untrained, races, scores)
     lr, rest = rule.smallest_sufficient(scores, start), (budget - racer.cost + before) // _ADABOUND_RACES
     finals = rule.explore(
-        lambda final_lr: race("final_lr", final_lr, rest, Rates(lr, final_lr, rule.FAST / rest)),
+        lambda final_lr: race("final_lr", final_lr, rest, RaceRates(lr, final_lr, rule.FAST / rest)),
         guesses[best],
         rule.has_inner_least,
         _ADABOUND_RACES - 2,
     )
     final_lr, raised = min(finals, key=finals.__getitem__), lr * rule.FACTOR
-    race("raised", raised, rest, Rates(raised, final_lr, rule.FAST / rest))
+    race("raised", raised, rest, RaceRates(raised, final_lr, rule.FAST / rest))
     nearest = min(guesses, key=lambda rate: abs(math.log(rate / raised)))
     adams_rate = guesses[nearest] * raised / nearest
-    race("slow", adams_rate, rest, Rates(raised, adams_rate, rule.SLOW / rest))
+    race("slow", adams_rate, rest, RaceRates(raised, adams_rate, rule.SLOW / rest))
     return untrained, races
 
 

@@ -14,7 +14,7 @@ from dynabound.lab.studies.plan import Seed
 from dynabound.lab.tasks.catalog import TASKS
 
 __all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "Evidence", "Group",
-           "Measure", "Panels", "count_test_images", "error_of_one"]  # fmt: skip
+           "Panels", "RunMeasure", "count_test_images", "error_of_one"]  # fmt: skip
 
 Panels = dict[str, dict[str, Curve]]
 """Curves by panel and label."""
@@ -31,7 +31,7 @@ class Evidence:
 
 
 @dataclass(frozen=True)
-class Measure:
+class RunMeasure:
     """A number of a run: an accuracy in percent or a perplexity."""
 
     name: str
@@ -54,13 +54,13 @@ def _roughness(seed: Seed) -> float:
     return math.exp(mean(bends))
 
 
-LAST = Measure("last epoch", lambda seed: seed.series("test")[-1])
-BEST = Measure("best epoch", lambda seed: (min if seed.spec.text else max)(seed.series("test")))
-LAST_TRAIN = Measure("training, last epoch", lambda seed: seed.series("train")[-1], on_test=False)
-FIRST = Measure("training, first epoch", lambda seed: seed.series("train")[0], on_test=False)
-EARLY_TRAIN = Measure("training, first quarter", lambda seed: _early(seed, "train"), on_test=False)
-EARLY_TEST = Measure("test, first quarter", lambda seed: _early(seed, "test"))
-ROUGHNESS = Measure("roughness", _roughness, on_test=False)
+LAST = RunMeasure("last epoch", lambda seed: seed.series("test")[-1])
+BEST = RunMeasure("best epoch", lambda seed: (min if seed.spec.text else max)(seed.series("test")))
+LAST_TRAIN = RunMeasure("training, last epoch", lambda seed: seed.series("train")[-1], on_test=False)
+FIRST = RunMeasure("training, first epoch", lambda seed: seed.series("train")[0], on_test=False)
+EARLY_TRAIN = RunMeasure("training, first quarter", lambda seed: _early(seed, "train"), on_test=False)
+EARLY_TEST = RunMeasure("test, first quarter", lambda seed: _early(seed, "test"))
+ROUGHNESS = RunMeasure("roughness", _roughness, on_test=False)
 
 
 def count_test_images(task: str) -> int | None:
@@ -91,7 +91,7 @@ class Group:
 
     curves: Mapping[str, Curve]
 
-    def _text(self, label: str, measure: Measure) -> str:
+    def _text(self, label: str, measure: RunMeasure) -> str:
         curve = self.curves[label]
         values = [measure.of(seed) for seed in curve.finished]
         name = f"{label}:" if "=" in label else label
@@ -100,7 +100,7 @@ class Group:
         error = error_of_one(curve.spec.task, values) if measure.on_test else std(values)
         return f"{name} {mean(values):.2f}" + (f" ± {error:.2f}" if math.isfinite(error) else "")
 
-    def measured(self, labels: Sequence[str], measures: Sequence[Measure]) -> str:
+    def measured(self, labels: Sequence[str], measures: Sequence[RunMeasure]) -> str:
         """The numbers behind a claim."""
         parts = [", ".join(self._text(label, measure) for label in labels) for measure in measures]
         return "; ".join([parts[0], *(f"{m.name}: {part}" for m, part in zip(measures[1:], parts[1:], strict=True))])
@@ -120,7 +120,7 @@ class Group:
     def comparison(
         self,
         weights: Mapping[str, float],
-        measure: Measure,
+        measure: RunMeasure,
         low: float = 0.0,
         high: float = math.inf,
         constant: float = 0.0,
@@ -141,7 +141,7 @@ class Group:
         text: str,
         source: str,
         weights: Mapping[str, float],
-        measures: Sequence[Measure] = (LAST,),
+        measures: Sequence[RunMeasure] = (LAST,),
         low: float = 0.0,
         high: float = math.inf,
     ) -> Claim | Check:
@@ -156,13 +156,13 @@ class Group:
         return Claim(text, source, measured, comparisons, self.unit, joint=True)
 
     def better(
-        self, text: str, source: str, a: str, b: str, measures: Sequence[Measure] = (LAST, BEST), low: float = 0.0
+        self, text: str, source: str, a: str, b: str, measures: Sequence[RunMeasure] = (LAST, BEST), low: float = 0.0
     ) -> Claim | Check:
         """Method ``a`` is better than ``b`` by more than ``low``, at the last epoch and at the best one."""
         return self.claim(text, source, {a: 1.0, b: -1.0}, measures, low)
 
     def all_of(
-        self, text: str, source: str, parts: Sequence[Mapping[str, float]], measure: Measure, low: float = 0.0,
+        self, text: str, source: str, parts: Sequence[Mapping[str, float]], measure: RunMeasure, low: float = 0.0,
         constant: float = 0.0,
     ) -> Claim | Check:  # fmt: skip
         """A claim that is true if each of several contrasts is above ``low``."""
