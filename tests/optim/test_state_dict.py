@@ -192,6 +192,7 @@ def damaged(state, change):
         ],
         (lambda s: s.clear(), "state_dict without state, param_groups: must be"),
         (lambda s: s.pop("state"), "state_dict without state: must be"),
+        (lambda s: s["param_groups"][0].pop("params"), "a param group of the checkpoint has no params"),
         (lambda s: s["state"][0].update(exp_avg=[1.0]), "exp_avg of parameter 0 is not a dense tensor"),
         (lambda s: s["state"][3].update(exp_avg=torch.zeros(3).to_sparse()), "exp_avg of parameter 3 is not a dense"),
         (

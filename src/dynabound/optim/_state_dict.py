@@ -30,6 +30,8 @@ def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> d
     if absent:
         raise ValueError(f"state_dict without {', '.join(absent)}: must be the state_dict() of an optimizer")
     groups = state_dict["param_groups"]
+    if not all(isinstance(group, Mapping) and "params" in group for group in groups):
+        raise ValueError("a param group of the checkpoint has no params: the checkpoint is damaged")
     sizes, own_sizes = ([len(group["params"]) for group in some] for some in (groups, own_groups))
     if sizes != own_sizes:
         raise ValueError(
