@@ -20,6 +20,7 @@ from dynabound.lab.engines.base import cores
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_connection import check_reachable
 from dynabound.lab.engines.ray_driver import RayEngine
+from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, recipes
@@ -264,6 +265,21 @@ def test_without_ray_the_command_names_what_to_install(monkeypatch, tmp_path):
     answer = CliRunner().invoke(app, ["reproduce", "mnist", "--engine=ray", f"--out={tmp_path}"])
     assert answer.exit_code == 1
     assert answer.stderr.splitlines() == [f"dynabound: --engine ray: ray is not installed: {pip_command('ray')}"]
+
+
+def test_a_ray_that_does_not_start_is_one_line_with_a_remedy(monkeypatch, tmp_path):
+    """After 30 s on a busy machine Ray raises an Exception of no class of its own."""
+    import ray
+
+    def time_out(**options):
+        raise Exception("The current node timed out during startup.\nMore about it.")
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", time_out)
+    monkeypatch.setattr(ray, "shutdown", lambda: None)
+    message = r"\(The current node timed out during startup\.\); run the same command again"
+    with pytest.raises(LabError, match=message), RayEngine(None):
+        pass
 
 
 @pytest.mark.parametrize("scheme", ["", "ray://"])

@@ -44,14 +44,17 @@ def connected(address: str | None, modules: Sequence[str]) -> Iterator[Any]:
                 check_reachable(str(address))
             stack.callback(ray.shutdown)
             ray.init(**{"address": address, **options})
-        except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        except Exception as error:  # Ray raises Exception itself if a node has not started after 30 s
             raise LabError(_connection_error(address, private, str(error).partition("\n")[0])) from None
         yield ray
 
 
 def _connection_error(address: str | None, private: bool, reason: str) -> str:
     if private:
-        return f"--engine ray: Ray cannot be started on this machine ({reason}); use --engine local, or give --address"
+        return (
+            f"--engine ray: Ray cannot be started on this machine ({reason}); "
+            "run the same command again when the machine is less busy, use --engine local, or give --address"
+        )
     return (
         f"--address {address}: no Ray answers ({reason}); start one (ray start --head), or leave out --address. "
         "If it asks for a token, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"
