@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE_KINDS = ("png", "svg", "pdf")
+_STYLE = {"font.size": 10, "figure.autolayout": False, "figure.constrained_layout.use": False}
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, BLACK, GREY = (
     "#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000", "#999999",
@@ -153,7 +154,7 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
         return paths
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)  # a kill between here and the last line means: draw again
-    with need("matplotlib").rc_context({"svg.hashsalt": name, "font.size": 10}):
+    with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
         figure = draw()
         _fix_layout(figure)
         for path, metadata in zip(paths, ({"Software": None}, {"Date": None}, {"CreationDate": None}), strict=True):
@@ -169,7 +170,7 @@ def _fix_layout(figure: Figure) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "constrained_layout not applied")  # too much text is no failure
         figure.draw_without_rendering()
-    figure.set_layout_engine("none")
+    figure.set_layout_engine(None)  # "none" would leave a placeholder, with which every file is drawn twice
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height))
