@@ -94,9 +94,19 @@ def test_bounds_are_slow_if_that_race_ends_significantly_lower(found: Suggestion
     longer = (found.length("final_lr") / 280) ** 0.25
     assert slow.gamma == 0.25 / 280
     assert (slow.lr, slow.final_lr) == (pytest.approx(raised * longer, rel=0.01), pytest.approx(adams_rate * longer))
-    assert f"around {adams_rate:.3g}, the rate that Adam itself has, ended significantly lower" in str(slow)
+    assert f"around {adams_rate:.3g}, the rate that Adam itself has, ended clearly lower" in str(slow)
     assert f"Raised to {raised:.3g}, at which slow bounds were raced" in str(slow)
     assert "a factor of 5 from final_lr" in str(slow)
+
+
+@pytest.mark.parametrize(("share", "taken"), [(0.04, False), (0.06, True)])
+def test_a_larger_lr_has_to_gain_a_twentieth_of_the_fall(found: Suggestion, share: float, taken: bool) -> None:
+    """Every batch of its race lower by the same share of the fall."""
+    best = min((race for race in found.races if race.tests == "final_lr"), key=lambda race: rule.score(race.losses))
+    gain = share * (rule.score(found.start[: len(best.losses)]) - rule.score(best.losses)) / (1 - share)
+    lower = tuple(loss - gain for loss in best.losses)
+    races = [replace(race, losses=lower) if race.tests == "raised" else race for race in found.races]
+    assert rule.pays(found.start, races, "raised", ("final_lr",)) == taken
 
 
 def test_bounds_are_not_slow_if_that_race_ends_lower_by_chance(found: Suggestion) -> None:

@@ -6,11 +6,11 @@ score is the mean loss of its last third.
 * ``lr``: the smallest rate of Adam whose loss falls at least :data:`SHARE` as far as at the best rate.
 * ``final_lr``: AdaBound itself is raced, its whole course compressed into the race. The rate of the least loss, times
   (length of a race / length of training)^:data:`HORIZON`.
-* ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends significantly lower with it.
+* ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends lower with it, significantly and by :data:`GAIN`.
 * ``gamma``: :data:`FAST` / steps.
 * In a last race the bounds close slowly around the rate that Adam itself has, with the raised ``lr``. If it ends
-  significantly lower than all of AdaBound's others, these two rates are taken, both times the same factor as
-  ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
+  lower than all of AdaBound's others, again significantly and by :data:`GAIN`, these two rates are taken, both times
+  the same factor as ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["FACTOR", "FAST", "HORIZON", "SHARE", "SLOW", "Race", "decide", "explore", "falls", "least", "score"]
+__all__ = ["FACTOR", "FAST", "GAIN", "HORIZON", "SHARE", "SLOW", "Race", "decide", "explore", "falls", "least", "score"]
 
 FACTOR = math.sqrt(10)
 """Between neighbouring rates."""
 SHARE = 2 / 3
 """Of the fall at Adam's best rate. A race is shorter than training, so its best rate is too large for training; and the
 curve is flat there, which makes the best rate an accident."""
+GAIN = 0.05
+"""Of the fall: what a larger ``lr``, or slow bounds, must gain at least. What helps little in a short race can hurt in
+a long training."""
 HORIZON = 0.25
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. This is the middle."""
@@ -155,11 +158,16 @@ def least(scores: Scores) -> float:
     return float(best * (rates[index + 1] / best) ** shift)
 
 
-def is_lower(races: Sequence[Race], tests: str, others: Sequence[str], part: slice = slice(None)) -> bool:
-    """Whether the one race of a kind ends significantly lower than the best of the other kinds."""
+def pays(
+    untrained: Sequence[float], races: Sequence[Race], tests: str, others: Sequence[str], part: slice = slice(None)
+) -> bool:
+    """Whether the race of a kind ends lower than the best of other kinds: significantly, and by :data:`GAIN`."""
     [one] = (race.losses for race in races if race.tests == tests)
     best = min((race.losses for race in races if race.tests in others), key=score)
-    return math.isfinite(one[-1]) and falls(last_third(best)[part], last_third(one)[part])
+    if not math.isfinite(one[-1]):
+        return False
+    gain, fall = score(best, part) - score(one, part), score(untrained[: len(one)], part) - score(one, part)
+    return gain >= GAIN * fall and falls(last_third(best)[part], last_third(one)[part])
 
 
 def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float, float]:
@@ -170,9 +178,9 @@ def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: 
         scores[race.tests][race.rate] = score(race.losses, part)
     lr = smallest_sufficient(scores["lr"], score(untrained[: lengths["lr"]], part))
     longer = (lengths["final_lr"] / steps) ** HORIZON
-    if is_lower(races, "slow", ("final_lr", "raised"), part):
+    if pays(untrained, races, "slow", ("final_lr", "raised"), part):
         [adams_rate] = scores["slow"]
         return lr * FACTOR * longer, adams_rate * longer, SLOW / steps
-    if is_lower(races, "raised", ("final_lr",), part):
+    if pays(untrained, races, "raised", ("final_lr",), part):
         lr *= FACTOR
     return lr, least(scores["final_lr"]) * longer, FAST / steps

@@ -87,9 +87,9 @@ class Suggestion:
         [(rate, loss)] = self.scores("raised").items()
         if is_slow:
             return f"Raised to {rate:.3g}, at which slow bounds were raced, times {self._longer()}."
-        pays = rule.is_lower([race for race in self.races if not race.repeat], "raised", ("final_lr",))
+        pays = rule.pays(self.start, [race for race in self.races if not race.repeat], "raised", ("final_lr",))
         return (
-            f"AdaBound {'ended' if pays else 'did not end'} significantly lower at {rate:.3g} ({loss:.4g}): "
+            f"AdaBound {'ended' if pays else 'did not end'} clearly lower at {rate:.3g} ({loss:.4g}): "
             f"{'raised to that' if pays else 'not raised'}."
         )
 
@@ -97,7 +97,7 @@ class Suggestion:
         """Which final rate was taken, and why."""
         if is_slow:
             return (
-                f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended significantly "
+                f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended clearly "
                 f"lower: at {slow:.4g}. Taken: that rate, times {self._longer()}, and slow bounds."
             )
         return (
