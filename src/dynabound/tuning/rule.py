@@ -27,7 +27,7 @@ FACTOR = math.sqrt(10)
 SHARE = 2 / 3
 """Of the fall at Adam's best rate. A race is shorter than training, so its best rate is too large for training; and the
 curve is flat there, which makes the best rate an accident."""
-GAIN = 0.05
+GAIN = 0.02
 """Of the fall: what a larger ``lr``, or slow bounds, must gain at least. What helps little in a short race can hurt in
 a long training."""
 HORIZON = 0.25
