@@ -27,9 +27,9 @@ FACTOR = math.sqrt(10)
 SHARE = 2 / 3
 """Of the fall at Adam's best rate. A race is shorter than training, so its best rate is too large for training; and the
 curve is flat there, which makes the best rate an accident."""
-GAIN = 0.02
+GAIN = 1 / 80
 """Of the fall: what a larger ``lr``, or slow bounds, must gain at least. What helps little in a short race can hurt in
-a long training."""
+a long training: 1.2 % of the fall did on the demo's LSTM of three layers, 1.3 % helped on MNIST."""
 HORIZON = 0.25
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. This is the middle."""
