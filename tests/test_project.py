@@ -28,14 +28,22 @@ MODULES = sorted(
 )
 
 
+def added_by(modules):
+    """The modules that an import adds to those of torch."""
+    code = f"import sys, json, torch; before = set(sys.modules); import {modules}; "
+    code += "print(json.dumps(sorted(set(sys.modules) - before)))"
+    return json.loads(subprocess.check_output([sys.executable, "-c", code]))
+
+
 def test_the_core_imports_torch_alone():
     """Everything that the optimizers add to `import torch` is dynabound's own: that is what keeps them fast."""
-    code = (
-        "import sys, json, torch; before = set(sys.modules); import dynabound.optim, dynabound.bounds; "
-        "print(json.dumps(sorted(set(sys.modules) - before)))"
-    )
-    added = json.loads(subprocess.check_output([sys.executable, "-c", code]))
+    added = added_by("dynabound.optim, dynabound.bounds")
     assert {name.partition(".")[0] for name in added} - sys.stdlib_module_names == {"dynabound"}
+
+
+def test_the_lens_and_the_lab_do_not_import_the_compiler():
+    """torch._dynamo takes seconds; ``torch.compiler.disable`` imports it."""
+    assert "torch._dynamo" not in added_by("dynabound.lens, dynabound.lab, dynabound.cli.runs, dynabound.cli.studies")
 
 
 @pytest.mark.parametrize("name", MODULES)

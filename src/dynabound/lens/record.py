@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._compile import _disable_dynamo  # torch.compiler.disable would import the compiler: over a second
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 from torch.optim import Optimizer
 from typing_extensions import Self
@@ -138,7 +139,7 @@ class LearningRateLens(History):
             raise TypeError("a lens that is attached cannot be pickled or copied: call detach() first")
         return {**self.__dict__, "_optimizer": _nothing, "_model": _nothing, "on_look": None}
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @_disable_dynamo
     def _on_step(self, optimizer: Optimizer, *_: Any) -> None:
         self._step += 1
         if not self._groups:  # the first step since attach: a resumed optimizer has counted the steps before
