@@ -65,7 +65,7 @@ sanitize: .venv/.dev
 	CC=gcc CFLAGS="-g $(SANITIZERS)" LDFLAGS="$(SANITIZERS)" DYNABOUND_REQUIRE_KERNEL=1 \
 	  $(BIN)/python setup.py -q build_ext --force --build-lib .sanitize --build-temp .sanitize/temp
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libubsan.so)" ASAN_OPTIONS=detect_leaks=0 \
-	  PYTHONPATH=.sanitize $(BIN)/python -m pytest tests/optim -m "not processes and not compile"
+	  PYTHONPATH=.sanitize $(BIN)/python -m pytest -n 2 --dist worksteal tests/optim -m "not processes and not compile"
 
 .venv/.lab: $(INPUTS)
 	$(PYTHON) -m venv .venv
