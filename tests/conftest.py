@@ -10,3 +10,8 @@ hypothesis.settings.register_profile("dynabound", deadline=None)
 hypothesis.settings.load_profile("dynabound")
 
 torch.set_num_threads(1)  # on a busy machine threads that wait for each other make tests 5 to 40 times slower
+
+
+def pytest_collection_modifyitems(items):
+    """Ray's tests first: one process runs them all, because they share a cluster, and takes as long as the others."""
+    items.sort(key=lambda item: item.get_closest_marker("ray") is None)
