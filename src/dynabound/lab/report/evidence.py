@@ -68,7 +68,7 @@ def count_test_images(task: str) -> int | None:
     entry = TASKS[task]
     if entry.text:
         return None
-    return entry.source.shape[1] if entry.source else entry.test_images
+    return entry.test_images or (entry.source.shape[1] if entry.source else None)
 
 
 def _binomial(task: str, percent: float) -> float:

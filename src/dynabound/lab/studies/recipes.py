@@ -61,7 +61,10 @@ SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "lstm-1": (DEFAULTS["AMSBound"],),
         "lstm-2": ("SGD", "Adam", "AdaBound", "AMSBound", *DEFAULTS.values()),
         "lstm-3": tuple(DEFAULTS.values()),
-    }
+    },
+    "laptop": {
+        name: (DEFAULTS["AMSBound"],) for name in ("resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3")
+    },
 }
 """By scale and workload, the curves that are left out because time is short."""
 

@@ -12,11 +12,11 @@ _DENSENET = dict(model="densenet121", weight_decay=5e-4)
 _DEMO_DIGITS = dict(task="digits-half", examples=896)
 _DEMO_CNN = dict(**_DEMO_DIGITS, width=1 / 16)
 _DEMO_PERCEPTRON = dict(**_DEMO_DIGITS, hidden=100, epochs=40)
-_LAPTOP_CNN = dict(task="cifar10", width=0.125, batch_size=64, examples=6_400)
-_LAPTOP_RESNET = dict(**_RESNET, **_LAPTOP_CNN, epochs=8, decay_after=6)
+_LAPTOP_CNN = dict(task="cifar10-2000", batch_size=64)
+_LAPTOP_RESNET = dict(**_RESNET, **_LAPTOP_CNN, width=0.125, examples=5_120, epochs=5, decay_after=4)
 _PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
 _DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
-_LAPTOP_LSTM = dict(task="ptb", hidden=100, epochs=6, examples=70_000)
+_LAPTOP_LSTM = dict(task="ptb", hidden=64, epochs=3, examples=70_000)
 _PAPER_LSTM = dict(task="ptb", hidden=200, epochs=200)
 
 WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
@@ -34,8 +34,8 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
     "laptop": {
         "perceptron": dict(task="mnist", hidden=100, epochs=20),
         "resnet34": _LAPTOP_RESNET,
-        # A step takes three times as long as ResNet-34's.
-        "densenet121": dict(**_DENSENET, **_LAPTOP_CNN, epochs=4, decay_after=3),
+        # At half the width a step still takes twice as long as ResNet-34's.
+        "densenet121": dict(**_DENSENET, **_LAPTOP_CNN, width=1 / 16, examples=2_560, epochs=4, decay_after=3),
         "appendix": _LAPTOP_RESNET,
         "resnet34-rates": {**_LAPTOP_RESNET, "decay_after": None, "rates": True},
         **{f"lstm-{n}": {**_LAPTOP_LSTM, "layers": n} for n in (1, 2, 3)},
@@ -59,7 +59,7 @@ SEEDS: dict[str, dict[str, int]] = {
 
 PACE: dict[str, dict[str, float]] = {
     "demo": {"perceptron": 33, "resnet34": 28, "densenet121": 56, "appendix": 33, "resnet34-rates": 17, "lstm": 31},
-    "laptop": {"perceptron": 1, "resnet34": 3.91, "densenet121": 3.91, "appendix": 3.91, "lstm": 13.3},
+    "laptop": {"perceptron": 1, "resnet34": 4.89, "densenet121": 9.78, "appendix": 4.89, "lstm": 13.3},
     "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "appendix": 1, "lstm": 1},
 }
 """Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,

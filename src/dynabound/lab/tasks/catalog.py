@@ -48,7 +48,7 @@ class Task:
     source: Source | None = None
     """The files; None if the data set is embedded: it comes with Python or scikit-learn."""
     test_images: int = 0
-    """Of an embedded data set of images: how many are for testing."""
+    """How many images are for testing; 0: all that the files have for it."""
 
     @property
     def text(self) -> bool:
@@ -71,6 +71,16 @@ def _idx(*digests: str) -> dict[str, str]:
 def _gz(digests: dict[str, str]) -> dict[str, str]:
     return {f"{name}.gz": digest for name, digest in digests.items()}
 
+
+_CIFAR10 = Source(
+    kind="cifar",
+    files=(*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"),
+    mirrors=("https://www.cs.toronto.edu/~kriz/",),
+    downloads={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
+    contents={},
+    shape=(10_000, 10_000, 32, 32),
+    channels=3,
+)
 
 TASKS: dict[str, Task] = {
     "digits": Task("scikit-learn's digits", "perceptron", 64, scale="demo", test_images=360),
@@ -130,19 +140,10 @@ TASKS: dict[str, Task] = {
             folders=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
         ),
     ),
-    "cifar10": Task(
-        "CIFAR-10",
-        "resnet34",
-        weight_decay=5e-4,
-        source=Source(
-            kind="cifar",
-            files=(*(f"data_batch_{n}.bin" for n in range(1, 6)), "test_batch.bin"),
-            mirrors=("https://www.cs.toronto.edu/~kriz/",),
-            downloads={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
-            contents={},
-            shape=(10_000, 10_000, 32, 32),
-            channels=3,
-        ),
+    "cifar10": Task("CIFAR-10", "resnet34", weight_decay=5e-4, source=_CIFAR10),
+    # For short runs of slow networks, which would spend a third of their time on all 10,000.
+    "cifar10-2000": Task(
+        "CIFAR-10, tested on 2,000 images", "resnet34", weight_decay=5e-4, source=_CIFAR10, test_images=2_000
     ),
     "ptb": Task(
         "Penn Treebank",

@@ -18,7 +18,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from math import prod
 from pathlib import Path
@@ -75,7 +75,11 @@ def load(name: str, data_dir: str | Path | None = None) -> Data:
             f"{name}: {SOURCES[name].files[0]} not found in {places}; "
             f"run: dynabound data fetch {name}, or give --data-dir"
         )
-    return _READERS[SOURCES[name].kind](name, folder)
+    data = _READERS[SOURCES[name].kind](name, folder)
+    number = TASKS[name].test_images
+    if number and isinstance(data, Images):
+        data = replace(data, test=(data.test[0][:number], data.test[1][:number]))
+    return data
 
 
 def data_home(data_dir: str | Path | None = None) -> Path:
