@@ -1,5 +1,7 @@
 """What pytest must know of this folder."""
 
+import os
+
 import hypothesis
 import torch
 
@@ -10,6 +12,9 @@ hypothesis.settings.register_profile("dynabound", deadline=None)
 hypothesis.settings.load_profile("dynabound")
 
 torch.set_num_threads(1)  # on a busy machine threads that wait for each other make tests 5 to 40 times slower
+
+# By default Ray's workers wait for all other processes of a busy machine.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 
 def pytest_collection_modifyitems(items):

@@ -1,14 +1,15 @@
 import gzip
 import hashlib
 import struct
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from dynabound.lab.tasks import datasets as data
-from dynabound.lab.tasks.catalog import SOURCES, Source
-from dynabound.lab.tasks.datasets import DataError, load
+from dynabound.lab.tasks.catalog import SOURCES, TASKS, Source
+from dynabound.lab.tasks.datasets import DataError, load, search_path
 
 
 def sha256(contents):
@@ -164,6 +165,15 @@ def test_cifar_is_read(cifar, tmp_path):
     assert np.array_equal(loaded.train[1][20:30].numpy(), third[:, 0])
     assert loaded.train[0][21, 2, 3, 4] == third[1, 1 + 2 * 36 + 3 * 6 + 4]
     assert np.array_equal(loaded.test[1].numpy(), cifar["test_batch.bin"][:, 0])
+
+
+def test_a_task_that_shares_the_files_of_cifar_has_fewer_test_images(cifar, monkeypatch, tmp_path):
+    monkeypatch.setitem(SOURCES, "cifar10-2000", SOURCES["cifar10"])
+    monkeypatch.setitem(TASKS, "cifar10-2000", replace(TASKS["cifar10-2000"], test_images=4))
+    all_images, fewer = load("cifar10", tmp_path), load("cifar10-2000", tmp_path)
+    assert torch.equal(fewer.train[0], all_images.train[0])
+    assert all(torch.equal(few, every[:4]) for few, every in zip(fewer.test, all_images.test, strict=True))
+    assert search_path("cifar10-2000", tmp_path) == search_path("cifar10", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,8 @@ def test_only_known_files_leave_the_archive(web, tmp_path, monkeypatch):
     assert sorted(path.name for path in folder.iterdir()) == sorted(SOURCES["cifar10"].files)
     assert not list(tmp_path.rglob("evil*"))
     assert load("cifar10", tmp_path / "data").test[1].tolist() == list(range(10))
+    monkeypatch.setitem(SOURCES, "cifar10-2000", SOURCES["cifar10"])
+    assert fetch("cifar10-2000", tmp_path / "data") == folder
 
 
 def test_incomplete_archive_is_refused(web, tmp_path, monkeypatch):

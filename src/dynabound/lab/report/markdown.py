@@ -145,7 +145,7 @@ def _panels(found: Sequence[Curve], scale: str) -> list[tuple[str, Mapping[str, 
     for curve in found:
         panels.setdefault(curve.row.panel, {})[curve.row.label] = curve
     task = found[0].spec.task
-    return [(f"{summary.TASK_NAMES.get(task, task)}, {name} ({scale})", group) for name, group in panels.items()]
+    return [(f"{summary.data_name(task)}, {name} ({scale})", group) for name, group in panels.items()]
 
 
 def _pairs(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:

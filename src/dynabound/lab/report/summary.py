@@ -19,9 +19,10 @@ from dynabound.lab.report.verdicts import Check, overall
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import Seed
 from dynabound.lab.studies.recipes import BETAS_TUNED, FIXED, PEERS, Study
+from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.tasks.optimizers import BOUNDED
 
-__all__ = ["TASK_NAMES", "Failure", "Report", "StudyReport", "build"]
+__all__ = ["Failure", "Report", "StudyReport", "build", "data_name"]
 
 
 @dataclass(frozen=True)
@@ -184,13 +185,19 @@ def _peers(study: Study) -> Iterator[str]:
         yield f"not installed, and left out: {', '.join(absent)}; {pip_command('peers')}"
 
 
-TASK_NAMES = {"mnist": "MNIST", "cifar10": "CIFAR-10", "ptb": "Penn Treebank", "pydoc": "the Python reference"}
+def data_name(task: str) -> str:
+    """The data of a task, without the part that it uses.
+
+    >>> data_name("cifar10-2000"), data_name("digits-half")
+    ('CIFAR-10', "scikit-learn's digits")
+    """
+    return TASKS[task].title.partition(",")[0]
 
 
 def _differs(curve: Curve) -> str:
     """What a figure shows, if that is not what the paper's shows."""
     spec = curve.spec
-    return "" if spec.scale == "paper" else f" — here {spec.scale} scale, {TASK_NAMES.get(spec.task, spec.task)}"
+    return "" if spec.scale == "paper" else f" — here {spec.scale} scale, {data_name(spec.task)}"
 
 
 def _figures(

@@ -62,9 +62,7 @@ SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
         "lstm-2": ("SGD", "Adam", "AdaBound", "AMSBound", *DEFAULTS.values()),
         "lstm-3": tuple(DEFAULTS.values()),
     },
-    "laptop": {
-        name: (DEFAULTS["AMSBound"],) for name in ("resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3")
-    },
+    "laptop": dict.fromkeys(("resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"), (DEFAULTS["AMSBound"],)),
 }
 """By scale and workload, the curves that are left out because time is short."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EMBEDDED", "SOURCES", "TASKS", "Source", "Task"]
+__all__ = ["EMBEDDED", "SOURCES", "TASKS", "Source", "Task", "folder_of"]
 
 
 @dataclass(frozen=True)
@@ -173,3 +173,12 @@ SOURCES: dict[str, Source] = {name: task.source for name, task in TASKS.items() 
 
 EMBEDDED: tuple[str, ...] = tuple(name for name in TASKS if name not in SOURCES)
 """The data sets that come with Python and scikit-learn."""
+
+
+def folder_of(name: str) -> str:
+    """The name of the folder that ``name`` is downloaded to: tasks that share a source share its folder.
+
+    >>> folder_of("cifar10-2000")
+    'cifar10'
+    """
+    return next(task for task, source in SOURCES.items() if source is SOURCES[name])

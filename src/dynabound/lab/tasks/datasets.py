@@ -29,9 +29,14 @@ from torch import Tensor
 
 from dynabound._extras import missing
 from dynabound.lab.errors import LabError
-from dynabound.lab.tasks.catalog import SOURCES, TASKS
+from dynabound.lab.tasks.catalog import SOURCES, TASKS, folder_of
 
-__all__ = ["Data", "DataError", "Images", "Text", "data_home", "fingerprint", "load", "locate", "search_path"]
+__all__ = [
+    "CIFAR_FOLDER", "Data", "DataError", "Images", "Text", "data_home", "fingerprint", "load", "locate", "search_path"
+]  # fmt: skip
+
+CIFAR_FOLDER = "cifar-10-batches-bin"
+"""The folder in CIFAR-10's archive."""
 
 
 class DataError(LabError):
@@ -98,9 +103,9 @@ def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
     homes = {data_home(data_dir): None}
     with contextlib.suppress(DataError):  # without a home folder there is no cache to look in
         homes[data_home()] = None
-    inner = {"cifar": ("cifar10/cifar-10-batches-bin", "cifar-10-batches-bin", ".")}.get(
-        SOURCES[name].kind, (name, ".")
-    )
+    inner = [folder_of(name), "."]
+    if SOURCES[name].kind == "cifar":
+        inner = [f"{inner[0]}/{CIFAR_FOLDER}", CIFAR_FOLDER, "."]
     return [home / folder for home in homes for folder in inner] + [Path(folder) for folder in SOURCES[name].folders]
 
 
@@ -149,7 +154,7 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
 def _damaged(name: str, path: Path, problem: str, expected: str) -> DataError:
     """A download into the same home is found first; what a package installed is left alone."""
     home = path.parent
-    for inner in ("cifar-10-batches-bin", name):
+    for inner in (CIFAR_FOLDER, folder_of(name)):
         home = home.parent if home.name == inner else home
     where = "" if str(path.parent) in SOURCES[name].folders else f" --data-dir {home}"
     return DataError(f"{path} {problem}; expected {expected}; repair it with: dynabound data fetch {name}{where}")

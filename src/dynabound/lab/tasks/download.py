@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import write_whole
-from dynabound.lab.tasks.catalog import SOURCES
-from dynabound.lab.tasks.datasets import DataError, data_home, search_path
+from dynabound.lab.tasks.catalog import SOURCES, folder_of
+from dynabound.lab.tasks.datasets import CIFAR_FOLDER, DataError, data_home, search_path
 
 __all__ = ["fetch", "obtain"]
 
@@ -23,7 +23,7 @@ def obtain(name: str, data_dir: str | Path | None = None) -> None:
     home = data_home(data_dir)
     try:
         home.mkdir(parents=True, exist_ok=True)
-        with FileLock(home / f".{name}.lock"):
+        with FileLock(home / f".{folder_of(name)}.lock"):
             if not _complete(name, data_dir):
                 fetch(name, data_dir)
     except OSError as error:
@@ -44,7 +44,7 @@ def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str
     """
     if name not in SOURCES:
         raise DataError(f"data set {name!r}: nothing to fetch; must be one of {', '.join(SOURCES)}")
-    folder = data_home(data_dir) / name
+    folder = data_home(data_dir) / folder_of(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for file, digest in SOURCES[name].downloads.items():
@@ -82,7 +82,7 @@ def _download(name: str, file: str, digest: str, folder: Path, progress: Callabl
 
 def _extract(name: str, archive: Path) -> Path:
     """Take the known files, and only those, out of an archive: no path in it is ever followed."""
-    folder = archive.parent / "cifar-10-batches-bin"
+    folder = archive.parent / CIFAR_FOLDER
     folder.mkdir(exist_ok=True)
     try:
         with tarfile.open(archive) as tar:
