@@ -29,13 +29,14 @@ def test_it_says_where_adabound_is_better_and_where_not(tiny, ledger, tmp_path):
     text = path.read_text()
     assert "Computed from the 21 runs in `results/` (21 finished" in text
     assert "## Where AdaBound is better, and where it is not" in text
-    rows = [line for line in text.splitlines() if line.startswith("| digits, perceptron (demo) | AdaBound |")]
+    start = "| scikit-learn's digits, perceptron (demo) | AdaBound |"
+    rows = [line for line in text.splitlines() if line.startswith(start)]
     assert [row.split(" | ")[2] for row in rows] == ["Adam", "Adam, α = 0.001", "SGDM"]
     for row in rows:
         low, high = (float(part.replace("−", "-")) for part in row.split(" | ")[4].split(" to "))
         expected = "better" if low > 0 else "worse" if high < 0 else "not decided"
         assert row.split(" | ")[5] == expected, "the interval and the word agree"
-        assert f"{expected} on 1 of 1 (digits, perceptron (demo)" in text
+        assert f"{expected} on 1 of 1 (scikit-learn's digits, perceptron (demo)" in text
     assert "Figure 3" not in text, "there are no runs of it"
     for figure in ("results-demo-mnist.png", "results-demo-mnist-claims.png"):
         assert f"(figures/{figure})" in text
