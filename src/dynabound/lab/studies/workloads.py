@@ -13,7 +13,7 @@ _DEMO_DIGITS = dict(task="digits-half", examples=896)
 _DEMO_CNN = dict(**_DEMO_DIGITS, width=1 / 16)
 _DEMO_PERCEPTRON = dict(**_DEMO_DIGITS, hidden=100, epochs=40)
 _LAPTOP_CNN = dict(task="cifar10-2000", batch_size=64)
-_LAPTOP_RESNET = dict(**_RESNET, **_LAPTOP_CNN, width=0.125, examples=5_120, epochs=5, decay_after=4)
+_LAPTOP_RESNET = dict(**_RESNET, **_LAPTOP_CNN, width=0.125, examples=5_120, epochs=4, decay_after=3)
 _PAPER_CNN = dict(task="cifar10", width=1.0, epochs=200, decay_after=150)
 _DEMO_LSTM = dict(task="pydoc", hidden=32, epochs=5, examples=30_000)
 _LAPTOP_LSTM = dict(task="ptb", hidden=64, epochs=3, examples=70_000)
@@ -35,7 +35,7 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
         "perceptron": dict(task="mnist", hidden=100, epochs=20),
         "resnet34": _LAPTOP_RESNET,
         # At half the width a step still takes twice as long as ResNet-34's.
-        "densenet121": dict(**_DENSENET, **_LAPTOP_CNN, width=1 / 16, examples=2_560, epochs=4, decay_after=3),
+        "densenet121": dict(**_DENSENET, **_LAPTOP_CNN, width=1 / 16, examples=2_560, epochs=3, decay_after=2),
         "appendix": _LAPTOP_RESNET,
         "resnet34-rates": {**_LAPTOP_RESNET, "decay_after": None, "rates": True},
         **{f"lstm-{n}": {**_LAPTOP_LSTM, "layers": n} for n in (1, 2, 3)},
