@@ -68,6 +68,15 @@ def test_equivalence_takes_two_one_sided_tests():
     assert found.p_outside(-1, 1) > 0.5
 
 
+@pytest.mark.parametrize("seeds", [3, 10])
+def test_seeds_of_one_method_that_all_agree_are_judged_by_a_sign_test(seeds):
+    found = contrast([(1, [100.0] * seeds)], [[100.0] * seeds, [99.0, 99.5, 98.0]], constant=-99.0)
+    assert found.value == 1.0
+    assert found.p_above(0) == pytest.approx(scipy.stats.binomtest(seeds, seeds, alternative="greater").pvalue)
+    assert found.p_below(0) == found.p_above(1.0) == 1.0
+    assert found.margin(0.01) == (0.0 if seeds == 10 else float("inf")), "three that agree decide nothing"
+
+
 def test_holm_agrees_with_its_definition_and_with_its_intervals():
     draw = random.Random(0)
     for _ in range(200):

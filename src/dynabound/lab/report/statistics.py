@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["ALPHA", "Estimate", "Level", "contrast", "holm", "mean", "std"]
 
@@ -40,11 +40,13 @@ class Estimate:
     value: float
     error: float
     freedom: float
+    agreeing: int = 0
+    """If it is the mean of one method whose seeds all agree: their number. Then a sign test replaces the t test."""
 
     @property
     def known(self) -> bool:
-        """Whether there is a spread to judge by: seeds that all agree, or single seeds, have none."""
-        return self.freedom > 0 and self.error > 0
+        """Whether there is something to judge by; not if the seeds of two methods all agree, or are single."""
+        return self.agreeing > 1 or (self.freedom > 0 and self.error > 0)
 
     def p_above(self, bound: float) -> float:
         """The one-sided p value of "the true value is above ``bound``"."""
@@ -52,11 +54,13 @@ class Estimate:
 
         if math.isinf(bound):
             return 0.0 if bound < 0 else 1.0
+        if self.agreeing:
+            return 0.5**self.agreeing if self.value > bound else 1.0
         return float(stdtr(self.freedom, (bound - self.value) / self.error)) if self.known else 1.0
 
     def p_below(self, bound: float) -> float:
         """The one-sided p value of "the true value is below ``bound``"."""
-        return Estimate(-self.value, self.error, self.freedom).p_above(-bound)
+        return replace(self, value=-self.value).p_above(-bound)
 
     def p_inside(self, low: float, high: float) -> float:
         """Of "the true value lies between ``low`` and ``high``": two one-sided tests, if both are finite."""
@@ -70,6 +74,8 @@ class Estimate:
         """Half the width of the interval of confidence 1 − 2·``alpha``, which one-sided tests at ``alpha`` go with."""
         from scipy.special import stdtrit
 
+        if self.agreeing:
+            return 0.0 if 0.5**self.agreeing <= alpha else math.inf
         return -float(stdtrit(self.freedom, alpha)) * self.error if self.known else math.inf
 
 
@@ -89,6 +95,8 @@ def contrast(weighted: Sequence[tuple[float, Values]], panel: Sequence[Values], 
     if not all(own):
         return Estimate(value, math.nan, 0)
     squares, freedom = _add(map(_squares, own))
+    if len(own) == 1 and freedom and not squares:
+        return Estimate(value, 0.0, 0, agreeing=len(own[0]))
     if freedom:
         low, high = (limit * squares / freedom for limit in _POOLED)
         others = [_squares(values) for values in panel if len(values) > 1 and not any(values is mine for mine in own)]
