@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn import Parameter
 
-from dynabound.cli.errors import CommandError, check_folder
+from dynabound.cli.errors import CommandError, check_folder, exists
 from dynabound.cli.tables import size_text
 from dynabound.lab import distributed
 from dynabound.lab.spec import RunSpec
@@ -103,6 +103,6 @@ def check_data_dir(folder: Path | None) -> None:
     if folder is None:
         return
     try:
-        folder.is_dir()
+        exists(folder)
     except OSError as error:
         raise CommandError(f"--data-dir {folder}: cannot be read ({error.strerror}); give another one") from None

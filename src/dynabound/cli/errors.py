@@ -22,6 +22,7 @@ from dynabound import _extras
 __all__ = [
     "CommandError",
     "check_folder",
+    "exists",
     "log_to_stderr",
     "one_line",
     "printable",
@@ -116,10 +117,19 @@ def log_to_stderr() -> None:
     logging.getLogger("dynabound").addHandler(handler)
 
 
+def exists(path: Path) -> bool:
+    """Whether ``path`` exists; OSError if that cannot be known, which ``Path.exists`` hides from Python 3.14 on."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def check_folder(folder: Path, option: str = "--out") -> None:
     """Raise CommandError, before anything is run, unless files can be written into ``folder``, which need not exist."""
     try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        nearest = next(path for path in (folder, *folder.absolute().parents) if exists(path))
     except OSError as error:
         raise CommandError(f"{folder}: cannot be written ({error.strerror}); give another {option}") from None
     if not nearest.is_dir():
