@@ -78,6 +78,8 @@ def test_devices_that_cannot_compute(refuse, command, device):
     [
         ["digits", "--hidden=1000000000000"],
         ["digits", f"--hidden={2**62}"],
+        ["mnist", "--hidden=10000000"],
+        ["cifar10", "--model=perceptron", "--hidden=1000000"],
         ["pydoc", "--hidden=10000000"],
         ["pydoc", "--layers=9000", "--hidden=100000"],
         ["digits", "--model=resnet34", "--width=16"],

@@ -13,7 +13,7 @@ from torch.nn import Parameter
 from dynabound.cli.errors import CommandError, check_folder, exists
 from dynabound.cli.tables import size_text
 from dynabound.lab import distributed
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import TASKS, RunSpec
 from dynabound.lab.tasks import optimizers
 from dynabound.lens.rates import rule_of
 
@@ -73,7 +73,9 @@ def _least_parameters(spec: RunSpec) -> float:
     if spec.model == "lstm":
         return 8.0 * (spec.layers or 1) * (spec.hidden or 1) ** 2
     if spec.model == "perceptron":
-        return 75.0 * (spec.hidden or 1)  # 64 inputs at least, 10 outputs
+        source = TASKS[spec.task].source
+        inputs = source.channels * math.prod(source.shape[2:]) if source else 64
+        return (inputs + 11.0) * (spec.hidden or 1)  # weights of inputs and 10 outputs, biases
     return {"resnet34": 21.2e6, "densenet121": 6.9e6}[spec.model] * (spec.width or 1) ** 2
 
 
