@@ -101,6 +101,18 @@ def test_ctrl_c_raises_again_when_a_command_is_loaded():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize(("world_size", "restored"), [(None, True), ("", True), ("2", False)])
+def test_the_second_signal_is_pythons_unless_torchrun_sends_it(world_size, restored, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world_size is not None:
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+    before = signal.getsignal(signal.SIGTERM)
+    with errors.stop_signals() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+        assert (signal.getsignal(signal.SIGTERM) is before) == restored
+
+
 def test_printable_shows_control_characters():
     assert printable("a\x1b]0;title\x07b\nc\tα\x85") == "a\\x1b]0;title\\x07b\nc\tα\\x85"
 

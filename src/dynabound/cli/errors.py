@@ -145,7 +145,7 @@ def stop_signals() -> Iterator[list[int]]:
     The second signal ends the process at once. Under ``torchrun`` it does not, because that forwards every signal it
     gets and kills processes that do not stop.
     """
-    torchrun = "WORLD_SIZE" in os.environ
+    torchrun = bool(os.environ.get("WORLD_SIZE"))
     received: list[int] = []
 
     def note(number: int, _: Any) -> None:
