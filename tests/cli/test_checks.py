@@ -32,7 +32,7 @@ def refuse(tmp_path, monkeypatch):
     return call
 
 
-@pytest.mark.parametrize("command", ["train", "tune"])
+@pytest.mark.parametrize("command", ["train digits", "tune digits", "tune digits --engine=ray"])
 @pytest.mark.parametrize(
     "optimizer",
     [
@@ -47,7 +47,7 @@ def refuse(tmp_path, monkeypatch):
     ],
 )
 def test_optimizers_that_cannot_train(refuse, command, optimizer):
-    assert optimizer in refuse(command, "digits", f"--optimizer={optimizer}")
+    assert optimizer in refuse(*command.split(), f"--optimizer={optimizer}")
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "sgd", "adabound"])

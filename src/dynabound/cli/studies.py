@@ -247,9 +247,10 @@ def tune(
     specs = [RunSpec(**spec, optimizer=name) for name in optimizers or GRIDS]
     store = Store(out / "runs")
     place = _engine(EngineOptions(**engine), _modules(specs))
-    if isinstance(place, LocalEngine):
+    device = engine.get("device", "cpu")
+    if isinstance(place, LocalEngine) or device == "cpu":  # the GPUs of a cluster are not here
         for each in specs:
-            check_optimizer(each, engine.get("device", "cpu"))
+            check_optimizer(each, device)
     _check(specs, place, EngineOptions(**engine), out)
     failed = _run(plans.tuning(specs, seeds), store, place, as_json)
     found = {each.optimizer: search(each, losses(store), TUNE_GRIDS) for each in specs}
