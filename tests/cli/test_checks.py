@@ -118,6 +118,12 @@ def test_names_that_are_too_long(refuse, command):
     assert "File name too long" in refuse(*command.split(), f"--out={'x' * 300}")
 
 
+@pytest.mark.parametrize("command", ["tune digits", "reproduce mnist"])
+def test_a_ray_that_is_not_there(refuse, command):
+    pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
+    assert "no Ray answers" in refuse(*command.split(), "--engine=ray", "--address=127.0.0.1:1")
+
+
 @pytest.mark.parametrize("command", [["train", "mnist"], ["data", "list"], ["data", "fetch", "mnist"]])
 def test_no_home_and_an_unknown_user(refuse, command, monkeypatch):
     def unknown(_):

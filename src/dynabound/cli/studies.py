@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
-from dynabound.cli.errors import CommandError
+from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.plan import print_dry_run, print_plan
 from dynabound.cli.progress import board
@@ -117,6 +117,7 @@ def reproduce(
 def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> bool:
     """Copy the ledger's runs into ``out``; return whether these are all."""
     ledger.require()
+    check_folder(out)
     drive.check((), out, None)
     store = Store(out / "runs")
     echo(f"taken from {ledger.root}: {ledgers.take(chosen, scale, store, ledger)} runs", err=True)
@@ -171,6 +172,7 @@ def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
 def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: EngineOptions, out: Path) -> None:
     """Raise LabError or CommandError if the runs cannot be trained or stored."""
     local = isinstance(place, LocalEngine)
+    check_folder(out)
     check_data_dir(options.data_dir)
     if local:
         check_local_runs(specs, options.device, out)
