@@ -15,7 +15,7 @@ from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.plan import print_dry_run, print_plan
 from dynabound.cli.progress import board
-from dynabound.cli.results import AddTo, Names, OutDir, Scale, print_report
+from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, print_report
 from dynabound.cli.tables import echo, echo_json
 from dynabound.lab.describe import describe
 from dynabound.lab.engines.base import cores
@@ -96,6 +96,7 @@ def reproduce(
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
         print_dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
         return
+    check_ledger(add_to)
     if reuse and _take(chosen, scale, out, Ledger(reuse)):
         specs = []  # nothing is left to train: no data set is needed
     _check(specs, place, EngineOptions(**engine), out)
