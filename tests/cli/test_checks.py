@@ -106,14 +106,17 @@ def test_the_least_number_of_parameters_is_not_above_the_number(task):
     assert 0.1 * parameters < checks._least_parameters(spec) <= parameters
 
 
-@pytest.mark.parametrize("command", [["train", "mnist"], ["tune", "mnist"], ["reproduce", "mnist", "--scale=laptop"]])
+@pytest.mark.parametrize(
+    "command", [["train", "mnist"], ["tune", "mnist"], ["reproduce", "mnist", "--scale=laptop"], ["data", "list"]]
+)
 def test_data_folders_that_cannot_be_read(refuse, command, monkeypatch):
     monkeypatch.setattr(Path, "is_dir", os.path.isdir)  # as from Python 3.14 on: they hide errors
     monkeypatch.setattr(Path, "is_file", os.path.isfile)
-    assert "File name too long" in refuse(*command, f"--data-dir={'x' * 300}")
+    assert "cannot be read (File name too long); give another one" in refuse(*command, f"--data-dir={'x' * 300}")
 
 
-@pytest.mark.parametrize("command", ["train digits", "tune digits", "reproduce mnist", "runs", "report"])
+@pytest.mark.parametrize("command", ["train digits", "tune digits", "reproduce mnist", "reproduce mnist --plan",
+                                     "reproduce mnist --dry-run", "runs", "report"])  # fmt: skip
 def test_names_that_are_too_long(refuse, command):
     assert "File name too long" in refuse(*command.split(), f"--out={'x' * 300}")
 

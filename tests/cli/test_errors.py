@@ -1,5 +1,6 @@
 """What a command does when it cannot go on."""
 
+import errno
 import os
 import re
 import signal
@@ -44,14 +45,18 @@ def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, t
     ("error", "line"),
     [
         (CommandError("--x: is wrong"), "--x: is wrong"),
-        (PermissionError(13, "Permission denied", "/x/y"), "/x/y: Permission denied"),
+        (
+            PermissionError(13, "Permission denied", "/x/y"),
+            "/x/y: Permission denied; change its permissions, or give another folder",
+        ),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "/x/y"), "/x/y: File name too long; give a shorter name"),
         (OSError(28, "No space left", "/x/y"), "/x/y: No space left; make room, or write to another disk"),
         (OSError("odd"), "odd"),
         (MemoryError(), "not enough memory; use a smaller model, batch or number of steps"),
         (ModuleNotFoundError("No module named 'abc'", name="abc"), f"abc is not installed: {pip_command('lab')}"),
         (CommandError("\x1b[2Jname"), r"\x1b[2Jname"),
     ],
-    ids=["command", "file", "disk", "odd", "memory", "module", "escape"],
+    ids=["command", "file", "long", "disk", "odd", "memory", "module", "escape"],
 )
 def test_foreseen_errors_are_one_line(monkeypatch, error, line):
     result = fail_with(monkeypatch, error)

@@ -17,7 +17,7 @@ from dynabound.lab.spec import TASKS, RunSpec
 from dynabound.lab.tasks import optimizers
 from dynabound.lens.rates import rule_of
 
-__all__ = ["check_data_dir", "check_finite", "check_local_runs", "check_memory", "check_optimizer", "check_threads"]
+__all__ = ["check_finite", "check_local_runs", "check_memory", "check_optimizer", "check_readable", "check_threads"]
 
 MAX_LAYERS = 10_000
 
@@ -100,11 +100,10 @@ def check_finite(option: str, value: float | None) -> None:
         raise CommandError(f"{option} {value}: must be a finite number")
 
 
-def check_data_dir(folder: Path | None) -> None:
-    """Raise CommandError if the data folder was given and cannot be read."""
-    if folder is None:
-        return
+def check_readable(folder: Path | None, option: str) -> None:
+    """Raise CommandError if the folder was given and nobody can say whether it exists; typer checks its permissions."""
     try:
-        exists(folder)
+        if folder is not None:
+            exists(folder)
     except OSError as error:
-        raise CommandError(f"--data-dir {folder}: cannot be read ({error.strerror}); give another one") from None
+        raise CommandError(f"{option} {folder}: cannot be read ({error.strerror}); give another one") from None

@@ -67,6 +67,15 @@ def _say(message: str) -> None:
     print(f"dynabound: {printable(message)}", file=sys.stderr, flush=True)
 
 
+_REMEDIES = {
+    errno.ENOSPC: "make room, or write to another disk",
+    errno.EDQUOT: "make room, or write to another disk",
+    errno.EACCES: "change its permissions, or give another folder",
+    errno.EROFS: "give another folder",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+
+
 def _explain(error: Exception) -> str:
     lab = sys.modules.get("dynabound.lab.errors")  # if it was not imported, it was not raised
     if isinstance(error, CommandError) or (lab and isinstance(error, lab.LabError)):
@@ -74,9 +83,8 @@ def _explain(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and not (error.name or "dynabound").startswith("dynabound"):
         return str(error) if "pip install" in str(error) else _extras.missing(error, "lab")
     if isinstance(error, OSError):
-        remedy = "; make room, or write to another disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-        return named + remedy
+        return f"{named}; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else named
     if isinstance(error, MemoryError):
         return "not enough memory; use a smaller model, batch or number of steps"
     return _report(error)

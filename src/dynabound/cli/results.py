@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import TaskID
 
-from dynabound.cli.checks import check_data_dir
+from dynabound.cli.checks import check_readable
 from dynabound.cli.errors import check_folder
 from dynabound.cli.options import DataDir, Json, examples, one_of
 from dynabound.cli.tables import echo, echo_json, print_table
@@ -147,7 +147,7 @@ def verify(
     """
     ledger = Ledger(results)
     ledger.require()
-    check_data_dir(data_dir)
+    check_readable(data_dir, "--data-dir")
     outcomes = _train_again(sample(ledger.entries(), number, seed), data_dir, as_json)
     if as_json:
         echo_json([{"run": each.entry.spec.name, "outcome": each.state, "reason": each.reason,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from dynabound.cli import progress
-from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
+from dynabound.cli.checks import check_finite, check_local_runs, check_optimizer, check_readable
 from dynabound.cli.errors import stop_signals
 from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, SaveOptions, examples, expand, one_of
 from dynabound.cli.suggest import suggesting
@@ -71,7 +71,7 @@ def train(
     N, with --fsdp or without.
     """
     check_finite("--checkpoint-minutes", saving.get("checkpoint_minutes"))
-    check_data_dir(data_dir)
+    check_readable(data_dir, "--data-dir")
     with distributed.joined(device, group=fsdp):
         store = Store(out)
         if trust and not resume:
@@ -163,6 +163,7 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Show where each data set is."""
+    check_readable(data_dir, "--data-dir")
     rows = [(name, "embedded") for name in catalog.EMBEDDED]
     for name in catalog.SOURCES:
         folder = datasets.locate(name, data_dir)

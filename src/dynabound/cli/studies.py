@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
+from dynabound.cli.checks import check_finite, check_local_runs, check_optimizer, check_readable
 from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.plan import print_dry_run, print_plan
@@ -86,6 +86,7 @@ def reproduce(
     specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
     place = _engine(EngineOptions(**engine), _modules(specs))
     store = Store(out / "runs")
+    check_readable(out, "--out")
     if plan:
         tflops = tflops or 10.0
         print_plan(
@@ -174,7 +175,7 @@ def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: Engine
     """Raise LabError or CommandError if the runs cannot be trained or stored."""
     local = isinstance(place, LocalEngine)
     check_folder(out)
-    check_data_dir(options.data_dir)
+    check_readable(options.data_dir, "--data-dir")
     if local:
         check_local_runs(specs, options.device, out)
     drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from dynabound._files import write_whole
-from dynabound.cli.checks import check_data_dir, check_memory
+from dynabound.cli.checks import check_memory, check_readable
 from dynabound.cli.errors import check_folder
 from dynabound.cli.options import DataDir, Device, Fields, Json, Quiet, examples, expand
 from dynabound.cli.tables import echo, echo_json, print_table
@@ -47,7 +47,7 @@ def suggest(
     Prints lr, final_lr and gamma with the reason for each, and the command that trains with them.
     """
     chosen = RunSpec.from_dict(spec)
-    check_data_dir(data_dir)
+    check_readable(data_dir, "--data-dir")
     check_memory(chosen, device)
     if out:
         check_folder(out)
