@@ -18,6 +18,7 @@ from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, Sav
 from dynabound.cli.suggest import suggesting
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab import distributed
+from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
@@ -79,6 +80,7 @@ def train(
         chosen = _stored_spec(store, resume, spec, trust) if resume else RunSpec.from_dict(spec)
         check_local_runs([chosen], device, out)
         check_optimizer(chosen, device)
+        limit_threads(chosen)
         if suggest:
             chosen = _suggested(chosen, spec, resume, data_dir, device, quiet)
         curves = store.run(chosen).folder / "tensorboard" if tensorboard else None

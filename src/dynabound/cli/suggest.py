@@ -18,6 +18,7 @@ from dynabound.cli.checks import check_memory, check_readable
 from dynabound.cli.errors import check_folder
 from dynabound.cli.options import DataDir, Device, Fields, Json, Quiet, examples, expand
 from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
@@ -51,6 +52,7 @@ def suggest(
     check_memory(chosen, device)
     if out:
         check_folder(out)
+    limit_threads(chosen)
     with suggesting(quiet or as_json) as progress:
         found = suggest_rates(chosen, steps=steps, repeats=repeats, data_dir=data_dir, device=device, progress=progress)
     if out:
