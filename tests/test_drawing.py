@@ -1,10 +1,13 @@
+import os
+
 import pytest
 from matplotlib.figure import Figure
 
 from dynabound import _drawing
+from helpers.time_limit import time_limit
 
 
-@pytest.mark.parametrize("record", ["[]", "3", "null", "{}", "{", '"digest"'])
+@pytest.mark.parametrize("record", ["[]", "3", "null", "{}", "{", '"digest"', "[" * 100_000], ids=lambda text: text[:9])
 def test_a_figure_with_a_damaged_record_is_drawn_again(record, tmp_path):
     (tmp_path / "name.json").write_text(record)
     drawn = _drawing.save("name", {"x": 1}, tmp_path, lambda: Figure((1, 1)))
@@ -15,3 +18,11 @@ def test_a_figure_with_a_damaged_record_is_drawn_again(record, tmp_path):
         raise AssertionError("the record says that nothing has changed")
 
     assert _drawing.save("name", {"x": 1}, tmp_path, again) == drawn
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no FIFOs")
+def test_a_fifo_in_place_of_the_record_does_not_hang(tmp_path):
+    os.mkfifo(tmp_path / "name.json")
+    with time_limit("save"):
+        _drawing.save("name", {"x": 1}, tmp_path, lambda: Figure((1, 1)))
+    assert (tmp_path / "name.json").is_file()

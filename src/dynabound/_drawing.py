@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynabound._extras import need
-from dynabound._files import write_whole
+from dynabound._files import read_regular, write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,8 +147,8 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
     digest = hashlib.sha256(text.encode()).hexdigest()
     paths, record = [folder / f"{name}.{kind}" for kind in FILE_KINDS], folder / f"{name}.json"
     try:
-        known = json.loads(record.read_text())["digest"]
-    except (OSError, ValueError, KeyError, TypeError):
+        known = json.loads(read_regular(record))["digest"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         known = ""
     if known == digest and all(path.is_file() for path in paths):
         return paths

@@ -1,5 +1,6 @@
 """What a command does when it cannot go on."""
 
+import errno
 import os
 import re
 import signal
@@ -44,14 +45,18 @@ def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, t
     ("error", "line"),
     [
         (CommandError("--x: is wrong"), "--x: is wrong"),
-        (PermissionError(13, "Permission denied", "/x/y"), "/x/y: Permission denied"),
+        (
+            PermissionError(13, "Permission denied", "/x/y"),
+            "/x/y: Permission denied; change its permissions, or give another folder",
+        ),
+        (OSError(errno.ENAMETOOLONG, "File name too long", "/x/y"), "/x/y: File name too long; give a shorter name"),
         (OSError(28, "No space left", "/x/y"), "/x/y: No space left; make room, or write to another disk"),
         (OSError("odd"), "odd"),
         (MemoryError(), "not enough memory; use a smaller model, batch or number of steps"),
         (ModuleNotFoundError("No module named 'abc'", name="abc"), f"abc is not installed: {pip_command('lab')}"),
         (CommandError("\x1b[2Jname"), r"\x1b[2Jname"),
     ],
-    ids=["command", "file", "disk", "odd", "memory", "module", "escape"],
+    ids=["command", "file", "long", "disk", "odd", "memory", "module", "escape"],
 )
 def test_foreseen_errors_are_one_line(monkeypatch, error, line):
     result = fail_with(monkeypatch, error)
@@ -101,6 +106,18 @@ def test_ctrl_c_raises_again_when_a_command_is_loaded():
         signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.parametrize(("world_size", "restored"), [(None, True), ("", True), ("2", False)])
+def test_the_second_signal_is_pythons_unless_torchrun_sends_it(world_size, restored, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    if world_size is not None:
+        monkeypatch.setenv("WORLD_SIZE", world_size)
+    before = signal.getsignal(signal.SIGTERM)
+    with errors.stop_signals() as received:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert received == [signal.SIGTERM]
+        assert (signal.getsignal(signal.SIGTERM) is before) == restored
+
+
 def test_printable_shows_control_characters():
     assert printable("a\x1b]0;title\x07b\nc\tα\x85") == "a\\x1b]0;title\\x07b\nc\tα\\x85"
 
@@ -111,6 +128,9 @@ def test_folders_that_cannot_be_written_are_named(tmp_path, monkeypatch):
     assert not (tmp_path / "new").exists()
     with pytest.raises(CommandError, match=r"file/x: cannot be written \(.*file is not a folder\); give another --out"):
         check_folder(tmp_path / "file" / "x")
+    with pytest.raises(CommandError, match="File name too long"):
+        check_folder(tmp_path / ("x" * 300))
+    monkeypatch.setattr(Path, "exists", os.path.exists)  # as from Python 3.14 on: it hides errors
     with pytest.raises(CommandError, match="File name too long"):
         check_folder(tmp_path / ("x" * 300))
     monkeypatch.setattr(os, "access", lambda *_: False)

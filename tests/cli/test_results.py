@@ -115,6 +115,18 @@ def test_a_damaged_ledger_is_one_line(one, tmp_path):
         assert len(result.output.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["report", "reproduce"])
+def test_a_ledger_that_cannot_be_added_to_is_refused_before_anything_is_run(command, one, tmp_path):
+    (path,) = one.root.iterdir()
+    path.write_text(path.read_text()[:-20])
+    for folder, message in ((one.root, "line 1: is damaged"), ("/dev/null/x", "give another --add-to")):
+        result = run(command, "mnist", "--add-to", folder, "--out", tmp_path / "out")
+        assert result.exit_code == 1
+        (line,) = result.output.strip().splitlines()
+        assert message in line
+        assert not (tmp_path / "out").exists()
+
+
 def test_a_scale_without_runs_is_named(one, tmp_path):
     result = run("report", "mnist", "--scale", "paper", "--results", one.root, "--out", tmp_path / "page")
     assert result.exit_code == 1

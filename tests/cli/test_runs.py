@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from dynabound._extras import pip_command
@@ -56,6 +57,15 @@ def test_options_as_python_reads_them(dynabound, tmp_path):
     dynabound(*SMALL, "--opt=betas=0.8,0.9", "--opt=bounds=exponential", "--opt=final_lr=1e-1", "--quiet")
     (run,) = Store("runs").runs()
     assert run.spec().options == {"betas": (0.8, 0.9), "bounds": "exponential", "final_lr": 0.1}
+
+
+def test_a_small_model_has_one_thread(dynabound, monkeypatch):
+    """Two that wait for each other on a busy machine make it ten times slower."""
+    used = []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", used.append)
+    dynabound(*SMALL, "--quiet")
+    assert used == [1]
 
 
 def test_divergence_is_no_error(dynabound):

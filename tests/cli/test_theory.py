@@ -86,6 +86,9 @@ def test_the_command_prints_json_alone(tmp_path):
         (("theorem-3", "--beta2", -1), "beta2=-1.0: must be in [0, 1)"),
         (("theorem-3", "--C", 0), "C=0: must be an integer >= 2"),
         (("regret", "--C", 20), "C=20: regret does not use it"),
+        (("regret", "--T", 10, "--final-lr", 1e308), "gamma=0.001, final_lr=1e+308: the bounds overflow"),
+        (("theorem-2", "--T", 10, "--final-lr", 1e308), "gamma=0.5, final_lr=1e+308: the bounds overflow"),
+        (("theorem-2", "--T", 10, "--gamma", 1e-320), "gamma=1e-320, final_lr=0.1: the bounds overflow"),
         (("theorem-3", "theorem-2", "--C", 21, "--T", 100), "C=21: must be an even integer"),
     ],
 )

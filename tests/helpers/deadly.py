@@ -30,6 +30,16 @@ class Dies(torch.optim.SGD):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class DiesLater(torch.optim.SGD):
+    """Kills its process at the second step."""
+
+    def step(self, closure=None):
+        self.steps = getattr(self, "steps", 0) + 1
+        if self.steps == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(closure)
+
+
 class Raises(torch.optim.SGD):
     """Raises at every step."""
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import torch
 from torch.nn import Parameter
 
-from dynabound.cli.errors import CommandError, check_folder
+from dynabound.cli.errors import CommandError, check_folder, exists
 from dynabound.cli.tables import size_text
 from dynabound.lab import distributed
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import TASKS, RunSpec
 from dynabound.lab.tasks import optimizers
 from dynabound.lens.rates import rule_of
 
-__all__ = ["check_data_dir", "check_finite", "check_local_runs", "check_memory", "check_optimizer", "check_threads"]
+__all__ = ["check_finite", "check_local_runs", "check_memory", "check_optimizer", "check_readable", "check_threads"]
 
 MAX_LAYERS = 10_000
 
@@ -73,7 +73,9 @@ def _least_parameters(spec: RunSpec) -> float:
     if spec.model == "lstm":
         return 8.0 * (spec.layers or 1) * (spec.hidden or 1) ** 2
     if spec.model == "perceptron":
-        return 75.0 * (spec.hidden or 1)  # 64 inputs at least, 10 outputs
+        source = TASKS[spec.task].source
+        inputs = source.channels * math.prod(source.shape[2:]) if source else 64
+        return (inputs + 11.0) * (spec.hidden or 1)  # weights of inputs and 10 outputs, biases
     return {"resnet34": 21.2e6, "densenet121": 6.9e6}[spec.model] * (spec.width or 1) ** 2
 
 
@@ -98,11 +100,10 @@ def check_finite(option: str, value: float | None) -> None:
         raise CommandError(f"{option} {value}: must be a finite number")
 
 
-def check_data_dir(folder: Path | None) -> None:
-    """Raise CommandError if the data folder was given and cannot be read."""
-    if folder is None:
-        return
+def check_readable(folder: Path | None, option: str) -> None:
+    """Raise CommandError if the folder was given and nobody can say whether it exists; typer checks its permissions."""
     try:
-        folder.is_dir()
+        if folder is not None:
+            exists(folder)
     except OSError as error:
-        raise CommandError(f"--data-dir {folder}: cannot be read ({error.strerror}); give another one") from None
+        raise CommandError(f"{option} {folder}: cannot be read ({error.strerror}); give another one") from None

@@ -22,6 +22,7 @@ from dynabound import _extras
 __all__ = [
     "CommandError",
     "check_folder",
+    "exists",
     "log_to_stderr",
     "one_line",
     "printable",
@@ -66,6 +67,15 @@ def _say(message: str) -> None:
     print(f"dynabound: {printable(message)}", file=sys.stderr, flush=True)
 
 
+_REMEDIES = {
+    errno.ENOSPC: "make room, or write to another disk",
+    errno.EDQUOT: "make room, or write to another disk",
+    errno.EACCES: "change its permissions, or give another folder",
+    errno.EROFS: "give another folder",
+    errno.ENAMETOOLONG: "give a shorter name",
+}
+
+
 def _explain(error: Exception) -> str:
     lab = sys.modules.get("dynabound.lab.errors")  # if it was not imported, it was not raised
     if isinstance(error, CommandError) or (lab and isinstance(error, lab.LabError)):
@@ -73,9 +83,8 @@ def _explain(error: Exception) -> str:
     if isinstance(error, ModuleNotFoundError) and not (error.name or "dynabound").startswith("dynabound"):
         return str(error) if "pip install" in str(error) else _extras.missing(error, "lab")
     if isinstance(error, OSError):
-        remedy = "; make room, or write to another disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else ""
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-        return named + remedy
+        return f"{named}; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else named
     if isinstance(error, MemoryError):
         return "not enough memory; use a smaller model, batch or number of steps"
     return _report(error)
@@ -116,10 +125,19 @@ def log_to_stderr() -> None:
     logging.getLogger("dynabound").addHandler(handler)
 
 
+def exists(path: Path) -> bool:
+    """Whether ``path`` exists; OSError if that cannot be known, which ``Path.exists`` hides from Python 3.14 on."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def check_folder(folder: Path, option: str = "--out") -> None:
     """Raise CommandError, before anything is run, unless files can be written into ``folder``, which need not exist."""
     try:
-        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        nearest = next(path for path in (folder, *folder.absolute().parents) if exists(path))
     except OSError as error:
         raise CommandError(f"{folder}: cannot be written ({error.strerror}); give another {option}") from None
     if not nearest.is_dir():
@@ -135,7 +153,7 @@ def stop_signals() -> Iterator[list[int]]:
     The second signal ends the process at once. Under ``torchrun`` it does not, because that forwards every signal it
     gets and kills processes that do not stop.
     """
-    torchrun = "WORLD_SIZE" in os.environ
+    torchrun = bool(os.environ.get("WORLD_SIZE"))
     received: list[int] = []
 
     def note(number: int, _: Any) -> None:

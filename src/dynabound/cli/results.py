@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import TaskID
 
-from dynabound.cli.checks import check_data_dir
+from dynabound.cli.checks import check_readable
+from dynabound.cli.errors import check_folder
 from dynabound.cli.options import DataDir, Json, examples, one_of
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab.describe import describe
@@ -28,7 +29,7 @@ from dynabound.lab.train import Progress
 from dynabound.lab.verify import POINTS, RATIO, Outcome, sample
 from dynabound.lab.verify import verify as train_again
 
-__all__ = ["AddTo", "Names", "OutDir", "Scale", "print_report", "report", "verify"]
+__all__ = ["AddTo", "Names", "OutDir", "Scale", "check_ledger", "print_report", "report", "verify"]
 
 Names = Annotated[
     list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all of the paper's).", argument=True))
@@ -69,6 +70,7 @@ def report(
     folder figures beside it; --scale and --out have no effect then.
     """
     chosen = choose(studies or [], scale)
+    check_ledger(add_to)
     if markdown:
         if results is None:
             raise LabError("--markdown: needs the runs of a ledger; add --results LEDGER, such as --results results")
@@ -84,6 +86,13 @@ def report(
             raise LabError(f"{results}: has no runs of {names} at {scale} scale; give another --scale")
         raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
     print_report(chosen, scale, out, add_to, as_json)
+
+
+def check_ledger(folder: Path | None) -> None:
+    """Raise, before anything is run, unless runs can be added to the ledger, which need not exist."""
+    if folder is not None:
+        check_folder(folder, "--add-to")
+        Ledger(folder).entries()
 
 
 def _markdown(studies: Sequence[Study], results: Path, path: Path) -> None:
@@ -138,7 +147,7 @@ def verify(
     """
     ledger = Ledger(results)
     ledger.require()
-    check_data_dir(data_dir)
+    check_readable(data_dir, "--data-dir")
     outcomes = _train_again(sample(ledger.entries(), number, seed), data_dir, as_json)
     if as_json:
         echo_json([{"run": each.entry.spec.name, "outcome": each.state, "reason": each.reason,

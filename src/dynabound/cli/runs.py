@@ -12,12 +12,13 @@ from typing import Annotated, Any
 import typer
 
 from dynabound.cli import progress
-from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
+from dynabound.cli.checks import check_finite, check_local_runs, check_optimizer, check_readable
 from dynabound.cli.errors import stop_signals
 from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, SaveOptions, examples, expand, one_of
 from dynabound.cli.suggest import suggesting
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab import distributed
+from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
@@ -71,7 +72,7 @@ def train(
     N, with --fsdp or without.
     """
     check_finite("--checkpoint-minutes", saving.get("checkpoint_minutes"))
-    check_data_dir(data_dir)
+    check_readable(data_dir, "--data-dir")
     with distributed.joined(device, group=fsdp):
         store = Store(out)
         if trust and not resume:
@@ -79,6 +80,7 @@ def train(
         chosen = _stored_spec(store, resume, spec, trust) if resume else RunSpec.from_dict(spec)
         check_local_runs([chosen], device, out)
         check_optimizer(chosen, device)
+        limit_threads(chosen)
         if suggest:
             chosen = _suggested(chosen, spec, resume, data_dir, device, quiet)
         curves = store.run(chosen).folder / "tensorboard" if tensorboard else None
@@ -163,6 +165,7 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
 def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
     """Show where each data set is."""
+    check_readable(data_dir, "--data-dir")
     rows = [(name, "embedded") for name in catalog.EMBEDDED]
     for name in catalog.SOURCES:
         folder = datasets.locate(name, data_dir)

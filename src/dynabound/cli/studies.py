@@ -10,12 +10,12 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from dynabound.cli.checks import check_data_dir, check_finite, check_local_runs, check_optimizer
-from dynabound.cli.errors import CommandError
+from dynabound.cli.checks import check_finite, check_local_runs, check_optimizer, check_readable
+from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.plan import print_dry_run, print_plan
 from dynabound.cli.progress import board
-from dynabound.cli.results import AddTo, Names, OutDir, Scale, print_report
+from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, print_report
 from dynabound.cli.tables import echo, echo_json
 from dynabound.lab.describe import describe
 from dynabound.lab.engines.base import cores
@@ -86,6 +86,7 @@ def reproduce(
     specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
     place = _engine(EngineOptions(**engine), _modules(specs))
     store = Store(out / "runs")
+    check_readable(out, "--out")
     if plan:
         tflops = tflops or 10.0
         print_plan(
@@ -96,6 +97,7 @@ def reproduce(
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
         print_dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
         return
+    check_ledger(add_to)
     if reuse and _take(chosen, scale, out, Ledger(reuse)):
         specs = []  # nothing is left to train: no data set is needed
     _check(specs, place, EngineOptions(**engine), out)
@@ -117,6 +119,7 @@ def reproduce(
 def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> bool:
     """Copy the ledger's runs into ``out``; return whether these are all."""
     ledger.require()
+    check_folder(out)
     drive.check((), out, None)
     store = Store(out / "runs")
     echo(f"taken from {ledger.root}: {ledgers.take(chosen, scale, store, ledger)} runs", err=True)
@@ -171,7 +174,8 @@ def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
 def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: EngineOptions, out: Path) -> None:
     """Raise LabError or CommandError if the runs cannot be trained or stored."""
     local = isinstance(place, LocalEngine)
-    check_data_dir(options.data_dir)
+    check_folder(out)
+    check_readable(options.data_dir, "--data-dir")
     if local:
         check_local_runs(specs, options.device, out)
     drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find
@@ -247,9 +251,10 @@ def tune(
     specs = [RunSpec(**spec, optimizer=name) for name in optimizers or GRIDS]
     store = Store(out / "runs")
     place = _engine(EngineOptions(**engine), _modules(specs))
-    if isinstance(place, LocalEngine):
+    device = engine.get("device", "cpu")
+    if isinstance(place, LocalEngine) or device == "cpu":  # the GPUs of a cluster are not here
         for each in specs:
-            check_optimizer(each, engine.get("device", "cpu"))
+            check_optimizer(each, device)
     _check(specs, place, EngineOptions(**engine), out)
     failed = _run(plans.tuning(specs, seeds), store, place, as_json)
     found = {each.optimizer: search(each, losses(store), TUNE_GRIDS) for each in specs}

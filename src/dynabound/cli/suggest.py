@@ -14,10 +14,11 @@ from rich.console import Console
 from rich.progress import Progress
 
 from dynabound._files import write_whole
-from dynabound.cli.checks import check_data_dir, check_memory
+from dynabound.cli.checks import check_memory, check_readable
 from dynabound.cli.errors import check_folder
 from dynabound.cli.options import DataDir, Device, Fields, Json, Quiet, examples, expand
 from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
@@ -47,10 +48,11 @@ def suggest(
     Prints lr, final_lr and gamma with the reason for each, and the command that trains with them.
     """
     chosen = RunSpec.from_dict(spec)
-    check_data_dir(data_dir)
+    check_readable(data_dir, "--data-dir")
     check_memory(chosen, device)
     if out:
         check_folder(out)
+    limit_threads(chosen)
     with suggesting(quiet or as_json) as progress:
         found = suggest_rates(chosen, steps=steps, repeats=repeats, data_dir=data_dir, device=device, progress=progress)
     if out:

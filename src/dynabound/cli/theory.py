@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
@@ -53,7 +54,8 @@ def theory(
     try:
         chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
         # Nothing is written before all have run: some mistakes in the options show up only on the way.
-        results = [_run(studies.DEMONSTRATIONS[name], name, options) for name, options in chosen.items()]
+        with np.errstate(over="ignore"):  # infinity is what absurd step sizes lead to
+            results = [_run(studies.DEMONSTRATIONS[name], name, options) for name, options in chosen.items()]
     except ValueError as error:
         raise CommandError(str(error)) from None
     files = [studies.write(study, out) for study in results]

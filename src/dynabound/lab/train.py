@@ -21,7 +21,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Run, Store, StoreError
 from dynabound.lab.tasks import datasets
-from dynabound.lab.training.loop import DivergedError, Training, perplexity
+from dynabound.lab.training.loop import DivergedError, Training, perplexity, random_states_kept
 
 __all__ = ["DECISIVE", "Progress", "Result", "train"]
 
@@ -102,8 +102,7 @@ def train(
     if fsdp:
         _check_fsdp(where)
     data = datasets.load(spec.task, data_dir)
-    devices = [where] if where.type == "cuda" else []
-    with torch.random.fork_rng(devices), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
+    with random_states_kept(where), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         training = Training(spec, data, where, fsdp)
         with run.lock() if distributed.rank() == 0 else contextlib.nullcontext():
             ended = distributed.broadcast(_ended(run))  # another process may have finished it meanwhile

@@ -101,6 +101,8 @@ class Method:
         legal = decay == "harmonic" or (not isinstance(decay, str) and 0 < decay <= 1)
         require(legal, "beta1_decay", decay, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
         bound_functions.check(self.bounds)
+        if self.rule.clipped and isinstance(self.bounds, str):
+            bound_functions.certificate(self.bounds, self.gamma, self.final_lr)  # refuses those that overflow
         if isinstance(self.bounds, list):  # as it comes from JSON; the cache of coefficients needs a hash
             object.__setattr__(self, "bounds", tuple(self.bounds))
 

@@ -222,12 +222,12 @@ def test_two_ranks_follow_one(connected, roomy, tmp_path):
 def test_the_command_on_a_ray_of_its_own(tmp_path):
     """Ray's own messages stay out of the output, even when a process dies."""
     options = ["--hidden=4", "--epochs=3", "--examples=64", "--batch-size=32", "--seeds=1", f"--out={tmp_path}"]
-    command = [sys.executable, "-m", "dynabound", "tune", "digits", "--optimizer=helpers.deadly:Dies", *options]
+    command = [sys.executable, "-m", "dynabound", "tune", "digits", "--optimizer=helpers.deadly:DiesLater", *options]
     answer = subprocess.run([*command, "--engine=ray", "--json"], capture_output=True, text=True, timeout=3000,
                             env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, cwd=tmp_path)  # fmt: skip
     assert answer.returncode == 1, answer.stderr
     assert answer.stdout, answer.stderr
-    assert json.loads(answer.stdout)["helpers.deadly:Dies"]["tried"] == []
+    assert json.loads(answer.stdout)["helpers.deadly:DiesLater"]["tried"] == []
     (run,) = Store(tmp_path / "runs").runs()
     assert "process" in run.status()["error"]
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynabound.lab.engines import ray_driver, ray_task
+from dynabound.lab.engines import ray_connection, ray_driver, ray_task
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.store import Run, Store
@@ -260,3 +260,14 @@ def test_only_runs_are_left(fake, sharing, tmp_path):
     left = {".seen-by-dead"} if sharing == "not shared" else set()  # the real function would have deleted it
     assert {path.name for path in store.root.iterdir()} == {spec.name} | left
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
+
+
+@pytest.mark.parametrize("name", ["nomod", "", "helpers.broken", "helpers.leaves"])
+def test_a_module_that_cannot_be_imported_is_one_line(name):
+    with pytest.raises(LabError, match=rf"^module '{name}': cannot be imported \(.+\); install or repair it"):
+        ray_connection._source_path(name)
+
+
+def test_the_code_of_a_module_that_is_not_installed_is_sent():
+    assert ray_connection._source_path("helpers").name == "helpers"
+    assert [ray_connection._source_path(name) for name in ("sys", "json", "torch")] == [None] * 3

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
+
 from dynabound._files import write_whole
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
@@ -19,7 +21,7 @@ from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
 
 __all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "explain", "handle_crash", "record_failure", "run_with_events", "start_process",
+           "explain", "handle_crash", "limit_threads", "record_failure", "run_with_events", "start_process",
            "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -93,6 +95,11 @@ def threads(spec: RunSpec, jobs: int) -> int:
         return 1
     given = os.environ.get("OMP_NUM_THREADS", "")
     return int(given) if given.isdecimal() and int(given) else max(1, cores() // jobs)
+
+
+def limit_threads(spec: RunSpec) -> None:
+    """Let this process, which trains ``spec`` alone, use no more threads than a run on its own has."""
+    torch.set_num_threads(min(torch.get_num_threads(), threads(spec, jobs=1)))
 
 
 def _process_context() -> Any:

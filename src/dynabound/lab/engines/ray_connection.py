@@ -134,8 +134,12 @@ def _source_path(name: str) -> Path | None:
     """Where the code of a module is, to be sent to the nodes; None for an installed one, which they must have too."""
     try:
         module = importlib.import_module(name)
-    except ImportError as error:
-        raise LabError(f"module {name}: cannot be imported ({error})") from None
-    path = Path(module.__path__[0] if hasattr(module, "__path__") else str(module.__file__))
+    except (Exception, SystemExit) as error:  # a foreign module may raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise LabError(f"module {name!r}: cannot be imported ({reason}); install or repair it here") from None
+    file = module.__path__[0] if hasattr(module, "__path__") else getattr(module, "__file__", None)
+    if file is None:  # built into Python
+        return None
+    path = Path(file)
     installed = [sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")]
     return None if any(path.is_relative_to(folder) for folder in installed) else path

@@ -67,10 +67,6 @@ def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> N
             f"{', '.join(missing)}: not found; run: dynabound data fetch {names}, or give --data-dir DIR, "
             "or take --scale demo"
         )
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise LabError(f"{out}: cannot be made ({error.strerror}); give another --out") from None
     for folder in (out, out / "runs", out / "suggestions", out / "theory"):
         if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
             raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")

@@ -8,14 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import datasets
 from dynabound.lab.tasks.optimizers import BOUNDED
-from dynabound.lab.training.loop import Training
+from dynabound.lab.training.loop import Training, random_states_kept
 from dynabound.tuning import SuggestError, Suggestion, suggest
 
 __all__ = ["suggest_rates", "with_rates"]
@@ -41,7 +39,7 @@ def suggest_rates(
         raise LabError(f"opt {name}: suggestions are made with {', '.join(_OPTIONS)} alone; leave it out")
     where = distributed.local_device(device)
     data = datasets.load(spec.task, data_dir)
-    with torch.random.fork_rng([where] if where.type == "cuda" else []), warnings.catch_warnings():
+    with random_states_kept(where), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the suggestion has them as notes
         training = Training(spec, data, where)
         epochs = (training.batches.epoch(epoch, 0) for epoch in itertools.count(1))
