@@ -220,10 +220,10 @@ def _majority(answers: list[tuple[float, float, float]]) -> list[tuple[float, fl
 
 
 def _notes(races: Sequence[Race]) -> Iterator[str]:
-    """Warn where the best rate was at an end of those that the budget allowed."""
+    """Warn where the best rate was at an end of those that were tried."""
     for tests in ("lr", "final_lr"):
         scores = {race.rate: rule.score(race.losses) for race in races if race.tests == tests}
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):
             side = "smallest" if best == min(scores) else "largest"
-            yield f"{tests}: the best rate, {best:.3g}, was the {side} that was tried; a larger budget tries more"
+            yield f"{tests}: the best rate, {best:.3g}, was the {side} that was tried; a better one may lie beyond"

@@ -97,13 +97,15 @@ class Suggestion:
         """Which final rate was taken, and why."""
         if is_slow:
             return (
-                f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended clearly "
+                f"Bounds that close slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, ended clearly "
                 f"lower: at {slow:.4g}. Taken: that rate, times {self._longer()}, and slow bounds."
             )
+        finals = self.scores("final_lr")
+        inner = rule.least(finals) != _best(finals)
+        rate = "the minimum of the parabola through it and its neighbours" if inner else "that rate"
         return (
-            f"Taken: the least of the parabola through the best three, times {self._longer()}, "
-            "because a longer training needs a smaller rate. Bounds that close slowly around the rate that Adam itself "
-            f"has, {adams_rate:.3g}, ended at {slow:.4g}."
+            f"Taken: {rate}, times {self._longer()}, because a longer training needs a smaller rate. Bounds that close "
+            f"slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, ended at {slow:.4g}."
         )
 
     def _longer(self) -> str:
