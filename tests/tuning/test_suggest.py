@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dynabound import AdaBound, AMSBound
 from dynabound.tuning import Race, SuggestError, Suggestion, rule, suggest
+from dynabound.tuning.race import TorchRacer
 from helpers.regression import examples, mse, regression
 
 
@@ -231,6 +232,14 @@ def test_a_best_rate_at_the_end_of_the_races_is_told(endless: Suggestion) -> Non
     assert [note.split(":")[0] for note in endless.notes] == ["lr", "final_lr"]
     assert f"ended lowest at {max(endless.scores('final_lr')):.3g}" in str(endless)
     assert "Taken: that rate, times" in str(endless)
+
+
+def test_final_rates_that_all_diverge_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    race = TorchRacer.race
+    monkeypatch.setattr(TorchRacer, "race", lambda *args: [*race(*args), *([math.nan] if args[-1].gamma else [])])
+    model, batches = regression()
+    with pytest.raises(SuggestError, match="AdaBound's loss is not finite at any final rate that was tried"):
+        suggest(model, mse, batches, steps=100)
 
 
 def test_a_spoilt_recurrent_state_is_told_and_reset_is_the_remedy() -> None:

@@ -165,6 +165,9 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
         _ADABOUND_RACES - 2,
     )
     final_lr, raised = min(finals, key=finals.__getitem__), lr * rule.FACTOR
+    if not math.isfinite(finals[final_lr]):
+        tried = ", ".join(f"{rate:.3g}" for rate in sorted(finals))
+        raise SuggestError(f"AdaBound's loss is not finite at any final rate that was tried: {tried}; clip gradients")
     race("raised", raised, rest, RaceRates(raised, final_lr, rule.FAST / rest))
     nearest = min(guesses, key=lambda rate: abs(math.log(rate / raised)))
     adams_rate = guesses[nearest] * raised / nearest
