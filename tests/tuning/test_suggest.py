@@ -327,3 +327,9 @@ def test_figure_marks_the_choices(found: Suggestion) -> None:
     assert [one.get_xlabel() for one in axes] == ["lr", "final_lr"]
     for one, chosen in zip(axes, (found.lr, found.final_lr), strict=True):
         assert any(line.get_xdata()[0] == chosen for line in one.lines)
+
+
+def test_figure_of_losses_below_zero(endless: Suggestion) -> None:
+    pytest.importorskip("matplotlib")
+    for axes, tests in zip(endless.figure().axes, ("lr", "final_lr"), strict=True):
+        assert sorted(axes.lines[0].get_xdata()) == sorted(endless.scores(tests))

@@ -162,8 +162,11 @@ class Suggestion:
         for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
             chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
             for repeat in sorted({race.repeat for race in self.races}):
-                points = sorted((rate, loss) for rate, loss in self.scores(tests, repeat).items() if loss < 3 * start)
-                axes.plot(*zip(*points, strict=True), "o-", color="#0072B2", label=f"{_NAMES[tests]}, raced")
+                scores = self.scores(tests, repeat)
+                highest = start + 2 * abs(start - min(scores.values()))  # one that diverged would flatten the others
+                rates = sorted(rate for rate, loss in scores.items() if loss < highest)
+                label = "" if repeat else f"{_NAMES[tests]}, raced"
+                axes.plot(rates, [scores[rate] for rate in rates], "o-", color="#0072B2", label=label)
             axes.axhline(start, color="#999999", linestyle=":", label="untrained")
             axes.axvline(chosen, color="#D55E00", label=f"taken: {chosen:.3g}")
             axes.set(xscale="log", xlabel=tests, ylabel=f"loss after {self.length(tests)} steps")
