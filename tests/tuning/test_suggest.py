@@ -277,6 +277,12 @@ def test_param_groups_frozen_and_named_parameters() -> None:
     assert suggest(model, mse, batches, steps=100, params=model[4].named_parameters()).lr > 0
 
 
+def test_sparse_gradients_are_refused_as_the_optimizer_refuses_them() -> None:
+    model = nn.Embedding(10, 4, sparse=True)
+    with pytest.raises(RuntimeError, match="must be dense: use sparse=False in the embedding"):
+        suggest(model, lambda model, words: model(words).square().mean(), list(torch.randint(10, (30, 8))), steps=100)
+
+
 def test_gradients_are_clipped() -> None:
     """Adam and SGD of clipped gradients: with a tiny norm SGD needs a larger rate."""
     model, batches = regression()
