@@ -21,7 +21,7 @@ ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the training to come
-_ADAM_RACES, _ADABOUND_RACES = 6, 7  # at most; the latter share what the former leave, and are about twice as long
+_ADAM_RACES, _ADABOUND_RACES = 6, 7  # at most; the latter share what the former leave, and are 1.4 to 2 times as long
 _UNITS = 16  # a race of Adam takes one of them
 _FEWEST_STEPS = 6  # of a race
 _FEWEST_BATCHES = 5
