@@ -133,6 +133,7 @@ def test_bounds_are_not_slow_if_that_race_ends_lower_by_chance(found: Suggestion
     races = tuple(replace(race, losses=tuple(losses)) if race.tests == "slow" else race for race in found.races)
     assert rule.score(losses) < rule.score(best.losses)
     assert rule.decide(found.start, races, 280, slice(None))[2] == pytest.approx(10 / 280)
+    assert f"lr/√v, did not end clearly lower: at {rule.score(losses):.4g}" in str(replace(found, races=races))
 
 
 def test_the_text_agrees_with_the_answer_where_the_raised_race_is_the_lowest(found: Suggestion) -> None:

@@ -87,7 +87,7 @@ class Suggestion:
         [(rate, loss)] = self.scores("raised").items()
         if is_slow:
             return f"Raised to {rate:.3g}, at which slow bounds were raced, times {self._longer()}."
-        pays = rule.pays(self.start, [race for race in self.races if not race.repeat], "raised", ("final_lr",))
+        pays = self._pays("raised", "final_lr")
         return (
             f"AdaBound {'ended' if pays else 'did not end'} clearly lower at {rate:.3g} ({loss:.4g}): "
             f"{'raised to that' if pays else 'not raised'}."
@@ -95,18 +95,20 @@ class Suggestion:
 
     def _taken(self, adams_rate: float, slow: float, is_slow: bool) -> str:
         """Which final rate was taken, and why."""
+        race = (
+            f"Bounds that close slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, "
+            f"{'ended' if self._pays('slow', 'final_lr', 'raised') else 'did not end'} clearly lower: at {slow:.4g}."
+        )
         if is_slow:
-            return (
-                f"Bounds that close slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, ended clearly "
-                f"lower: at {slow:.4g}. Taken: that rate, times {self._longer()}, and slow bounds."
-            )
+            return f"{race} Taken: that rate, times {self._longer()}, and slow bounds."
         finals = self.scores("final_lr")
         inner = rule.least(finals) != _best(finals)
         rate = "the minimum of the parabola through it and its neighbours" if inner else "that rate"
-        return (
-            f"Taken: {rate}, times {self._longer()}, because a longer training needs a smaller rate. Bounds that close "
-            f"slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, ended at {slow:.4g}."
-        )
+        return f"Taken: {rate}, times {self._longer()}, because a longer training needs a smaller rate. {race}"
+
+    def _pays(self, tests: str, *others: str) -> bool:
+        """Whether a race of the first repeat ended clearly lower than all of other kinds."""
+        return rule.pays(self.start, [race for race in self.races if not race.repeat], tests, others)
 
     def _longer(self) -> str:
         return f"({self.length('final_lr')}/{self.steps})^{rule.HORIZON:g}"
