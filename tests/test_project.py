@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import json
+import math
 import pkgutil
 import re
 import subprocess
@@ -15,6 +16,7 @@ from packaging.utils import canonicalize_name
 
 import dynabound
 from dynabound._extras import pip_command
+from dynabound.tuning import Race, Suggestion, rule
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -104,3 +106,17 @@ def test_every_direct_dependency_is_pinned_for_every_python(python):
 def test_the_pip_command_fits_the_installation(origin, command, monkeypatch):
     monkeypatch.setattr(importlib.metadata.PathDistribution, "read_text", lambda self, name: origin)
     assert pip_command("lens") == command
+
+
+def test_the_tutorial_shows_a_suggestion_of_the_present_rule_and_text():
+    cells = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
+    shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    plain, html = next(
+        ("".join(data["text/plain"]), "".join(data["text/html"]))
+        for data in shown
+        if "".join(data.get("text/plain", "")).startswith("Suggestion(")
+    )
+    found = eval(plain, {"Suggestion": Suggestion, "Race": Race, "inf": math.inf, "nan": math.nan})
+    assert html == found._repr_html_()
+    again = rule.decide(found.start, found.races, found.steps, slice(None))
+    assert again == pytest.approx((found.lr, found.final_lr, found.gamma), rel=5e-3)

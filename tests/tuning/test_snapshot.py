@@ -72,6 +72,33 @@ def test_also_if_it_is_interrupted(error: type[BaseException], call: int) -> Non
     assert_same(model, before)
 
 
+def test_what_the_loss_carries_is_cleared_after_the_last_race() -> None:
+    """Otherwise the training would start from the state of a race."""
+    model, batches = regression()
+    carried: list[float] = []
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        carried.append(1.0)
+        return mse(model, batch)
+
+    suggest(model, loss, batches, steps=100, reset=carried.clear)
+    assert carried == []
+
+
+def test_the_model_is_put_back_also_if_reset_fails() -> None:
+    model, batches = prepared()
+    before, calls = state(model), itertools.count()
+
+    def reset() -> None:
+        model.eval()
+        if next(calls) > 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        suggest(model, mse, batches, steps=100, reset=reset)
+    assert_same(model, before)
+
+
 def test_devices_that_the_model_does_not_use_are_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     """``torch.manual_seed`` would seed every accelerator, and nobody would put those back."""
     model, batches = regression()

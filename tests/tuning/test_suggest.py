@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from dynabound import AdaBound, AMSBound
 from dynabound.tuning import Race, SuggestError, Suggestion, rule, suggest
+from dynabound.tuning.race import TorchRacer
 from helpers.regression import examples, mse, regression
 
 
@@ -24,17 +25,30 @@ def found() -> Suggestion:
     return suggest(model, mse, batches, steps=280)
 
 
+class Point(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.x = nn.Parameter(torch.full((4,), 3.0))
+
+
+def slope(model: Point, scale: Tensor) -> Tensor:
+    """It is below zero, and falls the faster the larger the rate."""
+    return -scale * model.x.sum()
+
+
+@pytest.fixture(scope="module")
+def endless() -> Suggestion:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return suggest(Point(), slope, torch.linspace(0.9, 1.1, 50), steps=280)
+
+
 # --- known answers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("curvature", [0.01, 1.0, 100.0])
 def test_final_lr_follows_the_curvature_of_a_quadratic(curvature: float) -> None:
     """On L/2·|x|² averaged momentum is stable below 2(1+β)/(1−β)/L; slower than 1/(100 L) it learns nothing."""
-
-    class Point(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.x = nn.Parameter(torch.full((4,), 3.0))
 
     def loss(model: Point, scale: Tensor) -> Tensor:
         return scale * 0.5 * curvature * model.x.square().sum()
@@ -87,14 +101,14 @@ def with_race(found: Suggestion, tests: str, loss: float) -> Suggestion:
 
 
 def test_bounds_are_slow_if_that_race_ends_significantly_lower(found: Suggestion) -> None:
-    """γ·steps is 10 at the best final rate, or ¼ around the rate that Adam has."""
+    """γ·steps is 10 at the best final rate, or ¼ around the mean of Adam's rates."""
     [adams_rate], [raised] = found.scores("slow"), found.scores("raised")
     fast, slow = with_race(found, "slow", 1e9), with_race(found, "slow", 0.0)
     assert fast.gamma * 280 == pytest.approx(10.0)
     longer = (found.length("final_lr") / 280) ** 0.25
     assert slow.gamma == 0.25 / 280
     assert (slow.lr, slow.final_lr) == (pytest.approx(raised * longer, rel=0.01), pytest.approx(adams_rate * longer))
-    assert f"around {adams_rate:.3g}, the rate that Adam itself has, ended clearly lower" in str(slow)
+    assert f"around {adams_rate:.3g}, the mean of Adam's rates lr/√v, ended clearly lower" in str(slow)
     assert f"Raised to {raised:.3g}, at which slow bounds were raced" in str(slow)
     assert "a factor of 5 from final_lr" in str(slow)
 
@@ -119,13 +133,14 @@ def test_bounds_are_not_slow_if_that_race_ends_lower_by_chance(found: Suggestion
     races = tuple(replace(race, losses=tuple(losses)) if race.tests == "slow" else race for race in found.races)
     assert rule.score(losses) < rule.score(best.losses)
     assert rule.decide(found.start, races, 280, slice(None))[2] == pytest.approx(10 / 280)
+    assert f"lr/√v, did not end clearly lower: at {rule.score(losses):.4g}" in str(replace(found, races=races))
 
 
 def test_the_text_agrees_with_the_answer_where_the_raised_race_is_the_lowest(found: Suggestion) -> None:
     lowest = min(found.scores("final_lr").values())
     both = with_race(with_race(found, "raised", 0.8 * lowest), "slow", 0.9 * lowest)
     assert both.gamma * 280 == pytest.approx(10.0)
-    assert "Taken: the least of the parabola" in str(both)
+    assert "Taken: the minimum of the parabola" in str(both)
 
 
 def test_repeats_that_disagree_about_the_speed_are_not_averaged(found: Suggestion, monkeypatch: Any) -> None:
@@ -210,6 +225,24 @@ def test_a_loss_that_never_falls_is_told() -> None:
         suggest(model, mse, batches, steps=100)
 
 
+def test_a_best_rate_at_the_end_of_the_races_is_told(endless: Suggestion) -> None:
+    """A larger budget makes the races longer, but tries no more rates: the note must not promise that."""
+    with pytest.warns(UserWarning, match="was the largest that was tried; a better one may lie beyond$"):
+        longer = suggest(Point(), slope, torch.linspace(0.9, 1.1, 50), steps=280, budget=1000)
+    assert longer.scores("lr").keys() == endless.scores("lr").keys()
+    assert [note.split(":")[0] for note in endless.notes] == ["lr", "final_lr"]
+    assert f"ended lowest at {max(endless.scores('final_lr')):.3g}" in str(endless)
+    assert "Taken: that rate, times" in str(endless)
+
+
+def test_final_rates_that_all_diverge_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    race = TorchRacer.race
+    monkeypatch.setattr(TorchRacer, "race", lambda *args: [*race(*args), *([math.nan] if args[-1].gamma else [])])
+    model, batches = regression()
+    with pytest.raises(SuggestError, match="AdaBound's loss is not finite at any final rate that was tried"):
+        suggest(model, mse, batches, steps=100)
+
+
 def test_a_spoilt_recurrent_state_is_told_and_reset_is_the_remedy() -> None:
     """A carried state that becomes NaN in one race would make all later ones NaN."""
     model, batches = regression()
@@ -243,6 +276,12 @@ def test_param_groups_frozen_and_named_parameters() -> None:
     groups = [{"params": model[4].parameters(), "weight_decay": 0.1}, {"params": model[1].weight}]
     assert suggest(model, mse, batches, steps=100, params=groups).lr > 0
     assert suggest(model, mse, batches, steps=100, params=model[4].named_parameters()).lr > 0
+
+
+def test_sparse_gradients_are_refused_as_the_optimizer_refuses_them() -> None:
+    model = nn.Embedding(10, 4, sparse=True)
+    with pytest.raises(RuntimeError, match="must be dense: use sparse=False in the embedding"):
+        suggest(model, lambda model, words: model(words).square().mean(), list(torch.randint(10, (30, 8))), steps=100)
 
 
 def test_gradients_are_clipped() -> None:
@@ -295,3 +334,9 @@ def test_figure_marks_the_choices(found: Suggestion) -> None:
     assert [one.get_xlabel() for one in axes] == ["lr", "final_lr"]
     for one, chosen in zip(axes, (found.lr, found.final_lr), strict=True):
         assert any(line.get_xdata()[0] == chosen for line in one.lines)
+
+
+def test_figure_of_losses_below_zero(endless: Suggestion) -> None:
+    pytest.importorskip("matplotlib")
+    for axes, tests in zip(endless.figure().axes, ("lr", "final_lr"), strict=True):
+        assert sorted(axes.lines[0].get_xdata()) == sorted(endless.scores(tests))

@@ -105,8 +105,8 @@ def suggest(module: LightningModule, batches: Iterable[Any], steps: int, **setti
     """:func:`dynabound.suggest` with the loss that ``module.training_step`` returns. Call it before ``Trainer.fit``.
 
     The module is left as it was. What ``training_step`` itself keeps, such as metrics, is not: ``reset`` is called
-    before each race, to clear it. There is no Trainer during the races: the module's own precision is used, batches are
-    not accumulated, and ``self.log`` does nothing.
+    before each race and after the last, to clear it. There is no Trainer during the races: the module's own precision
+    is used, batches are not accumulated, and ``self.log`` does nothing.
 
     Args:
         module: what is to be trained, with automatic optimization, on the device where it is to be raced.

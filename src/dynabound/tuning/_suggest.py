@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from typing import Any, TypedDict, TypeVar
 
 from torch import Tensor, nn
@@ -69,7 +70,8 @@ def suggest(
         steps: the length of the training to come, in optimizer steps.
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.
-        reset: called before each race, to clear what ``loss`` itself carries on, such as a recurrent state.
+        reset: called before each race and after the last, to clear what ``loss`` itself carries on, such as a
+            recurrent state.
         budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
         repeats: how often to do everything, with other batches; the answer is the geometric mean.
         seed: of dropout, and of the batches if they are drawn from torch's global generator.
@@ -98,11 +100,12 @@ def suggest(
     budget = check(steps, budget, repeats, options, Options.__annotations__, clip)
     groups = param_groups(model, params)
     snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches)
-    try:
+    with ExitStack() as stack:
+        stack.callback(snapshot.restore)  # also if reset() fails
+        if reset is not None:
+            stack.callback(reset)
         snapshot.seed(seed)
         if not model.training:
             model.train()
         racer = TorchRacer(model, loss, groups, snapshot, options, clip, reset, seed, progress, budget * repeats)
         return search(racer, batches, steps, budget, repeats, options, Suggestion)
-    finally:
-        snapshot.restore()

@@ -81,11 +81,11 @@ class TorchRacer(Racer):
         if not value.requires_grad:
             raise SuggestError("loss(model, batch) does not depend on the parameters: it requires no gradient")
         torch.autograd.backward(value)
-        if self.cost == 0 and not any([param.grad is not None and bool((param.grad != 0).any()) for param in params]):
-            raise SuggestError("loss(model, batch) does not depend on params: all of their gradients are missing or 0")
         if self.clip is not None:
             nn.utils.clip_grad_norm_(params, self.clip)
-        optimizer.step()
+        optimizer.step()  # before gradients are compared: it refuses sparse ones, with a remedy
+        if self.cost == 0 and not any([param.grad is not None and bool((param.grad != 0).any()) for param in params]):
+            raise SuggestError("loss(model, batch) does not depend on params: all of their gradients are missing or 0")
 
     def first_guess(self) -> float:
         """``final_lr`` from the second moments of the race of Adam that has just ended."""

@@ -8,7 +8,7 @@ score is the mean loss of its last third.
   (length of a race / length of training)^:data:`HORIZON`.
 * ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends lower with it, significantly and by :data:`GAIN`.
 * ``gamma``: :data:`FAST` / steps.
-* In a last race the bounds close slowly around the rate that Adam itself has, with the raised ``lr``. If it ends
+* In a last race the bounds close slowly around the mean of Adam's rates α/√v, with the raised ``lr``. If it ends
   lower than all of AdaBound's others, again significantly and by :data:`GAIN`, these two rates are taken, both times
   the same factor as ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
 """
@@ -45,7 +45,7 @@ class Race:
 
     tests: str
     """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "raised": that at the best final
-    rate, with a larger lr. "slow": with that lr, slow bounds around the rate that Adam itself has."""
+    rate, with a larger lr. "slow": with that lr, slow bounds around the mean of Adam's rates α/√v."""
     rate: float
     """``lr`` for "lr" and "raised", ``final_lr`` for the others."""
     losses: tuple[float, ...]

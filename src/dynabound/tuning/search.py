@@ -21,7 +21,7 @@ ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the training to come
-_ADAM_RACES, _ADABOUND_RACES = 6, 7  # at most; the latter share what the former leave, and are about twice as long
+_ADAM_RACES, _ADABOUND_RACES = 6, 7  # at most; the latter share what the former leave, and are 1.4 to 2 times as long
 _UNITS = 16  # a race of Adam takes one of them
 _FEWEST_STEPS = 6  # of a race
 _FEWEST_BATCHES = 5
@@ -165,6 +165,9 @@ def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> t
         _ADABOUND_RACES - 2,
     )
     final_lr, raised = min(finals, key=finals.__getitem__), lr * rule.FACTOR
+    if not math.isfinite(finals[final_lr]):
+        tried = ", ".join(f"{rate:.3g}" for rate in sorted(finals))
+        raise SuggestError(f"AdaBound's loss is not finite at any final rate that was tried: {tried}; clip gradients")
     race("raised", raised, rest, RaceRates(raised, final_lr, rule.FAST / rest))
     nearest = min(guesses, key=lambda rate: abs(math.log(rate / raised)))
     adams_rate = guesses[nearest] * raised / nearest
@@ -220,10 +223,10 @@ def _majority(answers: list[tuple[float, float, float]]) -> list[tuple[float, fl
 
 
 def _notes(races: Sequence[Race]) -> Iterator[str]:
-    """Warn where the best rate was at an end of those that the budget allowed."""
+    """Warn where the best rate was at an end of those that were tried."""
     for tests in ("lr", "final_lr"):
         scores = {race.rate: rule.score(race.losses) for race in races if race.tests == tests}
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):
             side = "smallest" if best == min(scores) else "largest"
-            yield f"{tests}: the best rate, {best:.3g}, was the {side} that was tried; a larger budget tries more"
+            yield f"{tests}: the best rate, {best:.3g}, was the {side} that was tried; a better one may lie beyond"

@@ -87,7 +87,7 @@ class Suggestion:
         [(rate, loss)] = self.scores("raised").items()
         if is_slow:
             return f"Raised to {rate:.3g}, at which slow bounds were raced, times {self._longer()}."
-        pays = rule.pays(self.start, [race for race in self.races if not race.repeat], "raised", ("final_lr",))
+        pays = self._pays("raised", "final_lr")
         return (
             f"AdaBound {'ended' if pays else 'did not end'} clearly lower at {rate:.3g} ({loss:.4g}): "
             f"{'raised to that' if pays else 'not raised'}."
@@ -95,16 +95,20 @@ class Suggestion:
 
     def _taken(self, adams_rate: float, slow: float, is_slow: bool) -> str:
         """Which final rate was taken, and why."""
-        if is_slow:
-            return (
-                f"Bounds that close slowly around {adams_rate:.3g}, the rate that Adam itself has, ended clearly "
-                f"lower: at {slow:.4g}. Taken: that rate, times {self._longer()}, and slow bounds."
-            )
-        return (
-            f"Taken: the least of the parabola through the best three, times {self._longer()}, "
-            "because a longer training needs a smaller rate. Bounds that close slowly around the rate that Adam itself "
-            f"has, {adams_rate:.3g}, ended at {slow:.4g}."
+        race = (
+            f"Bounds that close slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, "
+            f"{'ended' if self._pays('slow', 'final_lr', 'raised') else 'did not end'} clearly lower: at {slow:.4g}."
         )
+        if is_slow:
+            return f"{race} Taken: that rate, times {self._longer()}, and slow bounds."
+        finals = self.scores("final_lr")
+        inner = rule.least(finals) != _best(finals)
+        rate = "the minimum of the parabola through it and its neighbours" if inner else "that rate"
+        return f"Taken: {rate}, times {self._longer()}, because a longer training needs a smaller rate. {race}"
+
+    def _pays(self, tests: str, *others: str) -> bool:
+        """Whether a race of the first repeat ended clearly lower than all of other kinds."""
+        return rule.pays(self.start, [race for race in self.races if not race.repeat], tests, others)
 
     def _longer(self) -> str:
         return f"({self.length('final_lr')}/{self.steps})^{rule.HORIZON:g}"
@@ -160,8 +164,11 @@ class Suggestion:
         for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
             chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
             for repeat in sorted({race.repeat for race in self.races}):
-                points = sorted((rate, loss) for rate, loss in self.scores(tests, repeat).items() if loss < 3 * start)
-                axes.plot(*zip(*points, strict=True), "o-", color="#0072B2", label=f"{_NAMES[tests]}, raced")
+                scores = self.scores(tests, repeat)
+                highest = start + 2 * abs(start - min(scores.values()))  # one that diverged would flatten the others
+                rates = sorted(rate for rate, loss in scores.items() if loss < highest)
+                label = "" if repeat else f"{_NAMES[tests]}, raced"
+                axes.plot(rates, [scores[rate] for rate in rates], "o-", color="#0072B2", label=label)
             axes.axhline(start, color="#999999", linestyle=":", label="untrained")
             axes.axvline(chosen, color="#D55E00", label=f"taken: {chosen:.3g}")
             axes.set(xscale="log", xlabel=tests, ylabel=f"loss after {self.length(tests)} steps")

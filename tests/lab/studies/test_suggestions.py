@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import random
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,7 @@ from dynabound.lab.store import Store
 from dynabound.lab.studies import plan, recipes, suggestions
 from dynabound.lab.studies.plan import losses
 from dynabound.lab.studies.recipes import DEFAULTS
-from dynabound.tuning import suggest
+from dynabound.tuning import Suggestion, rule, suggest
 from helpers import deadly
 from helpers import tiny_studies as cases
 
@@ -140,3 +141,12 @@ def test_several_are_made_in_processes(study, tmp_path):
     assert done == [1, 2]
     assert all(suggestions.read(spec, store) for spec in specs)
     suggestions.prepare([], store, jobs=2)
+
+
+def test_published_suggestions_follow_from_their_races_by_the_present_rule():
+    """A change of the rule that changes an answer asks for new runs."""
+    lines = (Path(__file__).parents[3] / "results" / "suggestions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert lines
+    for found in (Suggestion.from_dict(json.loads(line)["suggestion"]) for line in lines):
+        again = rule.decide(found.start, found.races, found.steps, slice(None))
+        assert again == pytest.approx((found.lr, found.final_lr, found.gamma), rel=5e-3), "three digits are kept"
