@@ -22,14 +22,14 @@ _LABELS = {"sgd": "SGDM", "adagrad": "AdaGrad", "adam": "Adam", "amsgrad": "AMSG
 
 @dataclass(frozen=True)
 class Combined:
-    """Our figure with the authors' panels in it, and what differs."""
+    """Our figure with the authors' panels added, and a note on the differences."""
 
     figure: CurvesFigure
     note: str
 
 
 def combine(figures: Sequence[ReportFigure], folder: Path) -> Combined | None:
-    """The first figure with a panel of the authors' after each of ours; None if there are no curves of theirs."""
+    """The first figure with a panel of the authors after each of ours; None if there are no curves of the authors."""
     ours = figures[0] if figures else None
     if not isinstance(ours, CurvesFigure) or not (folder / FILE).exists():
         return None

@@ -26,11 +26,11 @@ from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES
 __all__ = ["CLAIMS", "SAME", "STARTS", "check", "same_start"]
 
 SAME = 2.0
-"""Percentage points of accuracy, or percent of perplexity: what lies no further apart is "almost the same"."""
+"""Percentage points of accuracy, or percent of perplexity: up to this difference, results are "almost the same"."""
 _SAME_MNIST = 1.0
 """On MNIST the paper speaks of smaller differences."""
 _NEAR = 99.0
-"""Percent of training accuracy: what is "approaching 100 %"."""
+"""Percent of training accuracy that counts as "approaching 100 %"."""
 STARTS = "after one epoch AdaBound is nearer to Adam with the same α than to SGDM"
 """The paper's claim about the beginning."""
 _PADDED = ("digits", "digits-half")
@@ -38,7 +38,7 @@ _PADDED = ("digits", "digits-half")
 _ON_BOUND = 1.01
 """A rate below this multiple of the lower bound lies on it."""
 _SMOOTH_EPOCHS = 20
-"""Fewer epochs than this show the descent of a curve, and not how smooth it is."""
+"""With fewer epochs a curve shows its descent, and not how smooth it is."""
 
 _Claims: TypeAlias = list[Claim | Check]
 
@@ -217,7 +217,7 @@ def _final_step_size(evidence: Evidence) -> _Claims:
 
 
 def _sensitivity(group: Group, text: str, weights: dict[str, float]) -> Claim | Check:
-    """SGDM against AdaBound over all step sizes; where SGDM diverged, it has lost more than any number says."""
+    """SGDM against AdaBound over all step sizes; a method that diverged has lost more than any number."""
     source, mine = "paper l. 1124", {label: group.curves[label] for label in weights}
     diverged = [label for label, curve in mine.items() if curve.diverged]
     if not all(curve.ended for curve in mine.values()):
@@ -279,7 +279,7 @@ def _rate_evolution(evidence: Evidence) -> _Claims:
             if not falls and values[-1] < _ON_BOUND * lower < final:
                 reason = f"{measured}, on the lower bound, which is still {100 * (1 - lower / final):.0f} % below α*"
                 claims.append(_not_comparable(text, source, reason))
-            elif falls and when == 1:  # the rise, if there is one, comes before the first record
+            elif falls and when == 1:  # a rise may have come before the first record
                 reason = f"{measured}; a rise before the first record is not seen"
                 claims.append(_not_comparable(text, source, reason))
             else:

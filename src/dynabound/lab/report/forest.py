@@ -37,7 +37,7 @@ class ForestFigure(ReportFigure):
         return {"kind": self.kind, "name": self.name, "title": self.title, "checks": [asdict(c) for c in self.checks]}
 
     def draw(self) -> Figure:
-        """Draw the intervals over seeds, and thinly what the finite test set may add."""
+        """Draw the intervals over seeds; thin lines add the error of the finite test set."""
         labels = ["\n".join(textwrap.wrap(check.claim, 62)) for check in self.checks]
         lines = sum(1 + label.count("\n") for label in labels)
         figure = _drawing.new_figure(10.4, 1.5 + 0.2 * lines + 0.1 * len(labels), self.title)

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no server, no other file."""
+"""The report as one self-contained HTML page: it needs no network, no server and no other file."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ _KINDS = ("yes", "no", "open", "none")
 
 
 def as_dict(study: StudyReport) -> dict[str, object]:
-    """The study as ``report.json`` has it: everything but the figures, which have files of their own."""
+    """The study for ``report.json``: everything except the figures, which have files of their own."""
     return {key: value for key, value in asdict(study).items() if key != "figures"}
 
 
 def write(report: Report, out: Path) -> Path:
-    """Draw the figures, then write ``report.html`` and ``report.json``; the path of the page."""
+    """Draw the figures, write ``report.html`` and ``report.json``, and return the path of the page."""
     folder = out / report.scale
     path = folder / "report.html"
     try:
@@ -107,14 +107,14 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
 
 
 def _class(verdict: str) -> str:
-    """The class of a badge; a verdict in a sentence of its own (that on the theorems) is mixed."""
+    """The CSS class of a badge; the verdict on the theorems, which is a sentence, is mixed."""
     return _CLASSES.get(verdict, "mixed")
 
 
 def paper_claims(study: StudyReport) -> dict[str, int]:
     """How many of the paper's claims hold ("yes"), do not ("no"), are open ("open") or not comparable ("none").
 
-    In a study of our own: of our claims.
+    For a study of our own, our claims are counted.
     """
     kinds = [_class(check.verdict) for check in study.checks if check.of_paper != study.ours]
     return {kind: kinds.count(kind) for kind in _KINDS}

@@ -1,4 +1,4 @@
-"""A ledger as one Markdown file with figures: where AdaBound is better, where it is not, by how much, at which cost."""
+"""A ledger as one Markdown file with figures: where AdaBound is better, by how much, and at what cost."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = ["build", "write"]
 
 _COMPARED = ("mnist", "cifar10", "ptb")
 _LEFT_OUT = ("learning-rates", "theory")
-"""Studies that need checkpoints, or no runs."""
+"""Studies that a ledger cannot show: they need checkpoints, or have no runs."""
 _OUTCOMES = {HOLDS: "better", FAILS: "worse"}
 
 
@@ -42,7 +42,7 @@ class Pair:
     other: str
     check: Check
     costs: tuple[int, int]
-    """Training steps before the step size was known: of AdaBound, of the other."""
+    """Training steps spent on finding the step size: of AdaBound, of the other method."""
 
     @property
     def outcome(self) -> str:
@@ -149,7 +149,7 @@ def _panels(found: Sequence[Curve], scale: str) -> list[tuple[str, Mapping[str, 
 
 
 def _pairs(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
-    """The question that everyone asks, first as sentences, then as a table."""
+    """AdaBound against Adam and SGD, first as sentences, then as a table."""
     planned = [
         (where, group, ours, other)
         for where, group in panels
@@ -256,5 +256,5 @@ def _interval(check: Check) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text that neither Markdown nor HTML takes for its own: a ledger may come from anywhere."""
+    """Text with the special characters of Markdown and HTML escaped: a ledger may come from anyone."""
     return re.sub(r"([|<>\[\]`*_\\])", r"\\\1", " ".join(text.split())).replace("\\<", "&lt;").replace("\\>", "&gt;")

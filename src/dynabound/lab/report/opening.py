@@ -1,4 +1,4 @@
-"""The first part of the page: what a newcomer asks of AdaBound, each with a picture and a computed sentence."""
+"""The first part of the page: a newcomer's questions about AdaBound, each with a figure and a computed answer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SIZE = (5.2, 3.5)
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer in a sentence, and a picture."""
+    """A question, its answer, and a figure."""
 
     question: str
     answer: str
@@ -102,7 +102,7 @@ class DotsFigure(ReportFigure):
 
 
 def questions(evidence: Mapping[str, Evidence]) -> tuple[Question, ...]:
-    """Those that the studies at hand can answer."""
+    """The questions that the given studies can answer."""
     panels = {
         name: curves
         for study in ("mnist", "cifar10", "ptb") if study in evidence

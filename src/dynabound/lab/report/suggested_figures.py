@@ -30,7 +30,7 @@ _MARKERS = "osD^vPX<>ph"
 
 @dataclass(frozen=True)
 class Point:
-    """What a method reached on a workload, and after how many training steps."""
+    """The result of a method on a workload, and the training steps it took."""
 
     label: str
     steps: int
@@ -56,7 +56,7 @@ class CostFigure(ReportFigure):
     panels: tuple[CostPanel, ...]
 
     def draw(self) -> Figure:
-        """Draw the means with one standard deviation; both axes are logarithmic but that of an accuracy."""
+        """Draw the means with one standard deviation; both axes are logarithmic, except the axis of an accuracy."""
         rows = math.ceil(len(self.panels) / _COLUMNS)
         figure = _drawing.new_figure(11.4, 3.3 * rows + 1.2, self.title)
         labels = list(dict.fromkeys(method(point.label) for panel in self.panels for point in panel.points))
@@ -119,7 +119,7 @@ class RanksFigure(ReportFigure):
 
 
 def build(name: str, title: str, panels: Panels) -> Iterator[ReportFigure]:
-    """The figures of what has finished."""
+    """The figures of the runs that have finished."""
     finished = {panel: [curve for curve in curves.values() if curve.finished] for panel, curves in panels.items()}
     shown = tuple(
         CostPanel(panel, metric_name(curves[0]), tuple(map(_point, curves)))

@@ -1,4 +1,4 @@
-"""The studies as data: the paper's and one of our own; which methods on which workloads, at three scales."""
+"""The studies as data, the paper's and one of our own: which methods on which workloads, at three scales."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "laptop": dict.fromkeys(("resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"), (DEFAULTS["AMSBound"],)),
 }
-"""By scale and workload, the curves that are left out because time is short."""
+"""By scale and workload, the curves that are left out to save time."""
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,14 @@ class Study:
     name: str
     title: str
     claim: str
-    """What the paper says, or we do, in a sentence."""
+    """What the paper claims, or what we claim, in a sentence."""
     rows: tuple[Row, ...] = ()
     seeds: Mapping[str, int] = field(default_factory=lambda: dict(laptop=3, paper=3))
-    """Seeds by scale; SEEDS has those of scales that are missing here."""
+    """Seeds by scale; for a scale that is missing here, those of SEEDS."""
     splits: tuple[str, ...] = ("train", "test")
-    """Whose curves are drawn."""
+    """The splits whose curves are drawn."""
     ours: bool = False
-    """Whether it is not the paper's: its claims are ours, and it is run only if it is named."""
+    """Whether the study and its claims are ours and not the paper's; it is run only if it is named."""
 
     def panels(self) -> list[str]:
         """The names of the panels, in order."""
