@@ -1,4 +1,4 @@
-"""suggest: known answers, exact restoration, told errors, and models that are not in the lab."""
+"""suggest: known answers, exact restoration, errors, and models that are not in the lab."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_final_lr_follows_the_curvature_of_a_quadratic(curvature: float) -> None
 
 
 def test_rates_scale_as_they_must_with_the_loss() -> None:
-    """A loss times 100 leaves Adam's rate as it is (but for eps) and divides SGD's by 100."""
+    """A loss times 100 does not change Adam's rate (except for eps) and divides SGD's by 100."""
     model, batches = regression()
     plain = suggest(model, mse, batches, steps=280, eps=1e-30)
     scaled = suggest(model, lambda model, batch: 100 * mse(model, batch), batches, steps=280, eps=1e-30)
@@ -171,7 +171,7 @@ def test_options_are_the_optimizer_s(found: Suggestion) -> None:
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
-def test_errors_are_told() -> None:
+def test_errors_are_clear() -> None:
     model, batches = regression()
     zero = torch.zeros((), requires_grad=True)
     cases: list[tuple[Any, type[Exception], str]] = [
@@ -199,7 +199,7 @@ def test_errors_are_told() -> None:
             suggest(model, **arguments)
 
 
-def test_a_loss_that_never_falls_is_told() -> None:
+def test_a_loss_that_never_falls_is_an_error() -> None:
     """The targets are noise that the inputs say nothing about, and the model already predicts their mean."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
@@ -210,7 +210,7 @@ def test_a_loss_that_never_falls_is_told() -> None:
         suggest(model, mse, batches, steps=100)
 
 
-def test_a_spoilt_recurrent_state_is_told_and_reset_is_the_remedy() -> None:
+def test_a_recurrent_state_of_nan_is_an_error_that_names_reset() -> None:
     """A carried state that becomes NaN in one race would make all later ones NaN."""
     model, batches = regression()
     carried, calls = 0.0, itertools.count()
@@ -281,7 +281,7 @@ def test_a_race_that_diverged_survives_json(found: Suggestion) -> None:
     assert again.scores("lr")[99.0] == math.inf
 
 
-def test_text_tells_each_number(found: Suggestion) -> None:
+def test_the_text_explains_each_number(found: Suggestion) -> None:
     text = str(found)
     for name in ("lr", "final_lr", "gamma"):
         assert f"{name} = {getattr(found, name):.3g}" in text

@@ -137,7 +137,7 @@ def test_low_precision_moments_go_to_torch_and_back(mu_dtype):
     np.testing.assert_array_equal(optax.tree_utils.tree_get(again, "mu"), mu)
 
 
-def test_conversions_that_cannot_be():
+def test_impossible_conversions():
     module, optimizer, _, tx, params, state, _ = training(steps=1)
     saved = optimizer.state_dict()
 

@@ -66,7 +66,7 @@ def figure(panel):
     return CurvesFigure("cifar10", "ours", (Panel(panel, bands),), ("train", "test"), "accuracy (%)", True)
 
 
-def test_the_authors_curves_stand_beside_ours():
+def test_the_authors_curves_are_shown_beside_ours():
     """The committed figures: twelve runs of 200 epochs."""
     found = authors.combine([figure("ResNet-34")], ROOT / "results")
     _, theirs = found.figure.panels

@@ -47,7 +47,7 @@ def verdicts(words, found):
     return [check.verdict for check in claims.check("suggest", found) if words in check.claim]
 
 
-def test_our_own_story_holds():
+def test_our_own_claims_hold():
     checks = claims.check("suggest", evidence())
     assert {check.verdict for check in checks} == {HOLDS}
     assert {check.source for check in checks} == {"ours"}
