@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Band", "CurvesFigure", "EvolutionFigure", "HeatmapsFigure", "Panel", "ReportFigure", "StepSizesFigure",
            "StoredFigure"]  # fmt: skip
 
-VERSION = 9
+VERSION = 10
 """Raise this when a drawing changes, so that old files are drawn again."""
 
 
