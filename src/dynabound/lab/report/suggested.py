@@ -63,7 +63,7 @@ def _not_worse(groups: Mapping[str, Group]) -> list[Check]:
 
 
 def _against_best(where: str, group: Group) -> Claim | Check:
-    text = f"{where}AdaBound as suggested is not decided worse than the best searched method"
+    text = f"{where}AdaBound as suggested is not shown to be worse than the best searched method"
     searched = [curve for curve in group.curves.values() if curve.search_runs]
     if not searched:
         return Check(text, _NOT_SEARCHED, NOT_COMPARABLE)

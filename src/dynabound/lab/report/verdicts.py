@@ -108,7 +108,7 @@ class Claim:
         known = math.isfinite(margin)
         return Check(
             self.text,
-            self.measured if known else f"{self.measured}; seeds that agree exactly have no spread to test by",
+            self.measured if known else f"{self.measured}; seeds agree exactly, so there is no spread to test with",
             verdict,
             self.source,
             difference=shown.estimate.value if math.isfinite(shown.estimate.value) else None,

@@ -241,8 +241,8 @@ STUDIES: dict[str, Study] = {
         Study(
             "final-step-size",
             "Appendix: the final step size",
-            "SGDM is very sensitive to its step size α, AdaBound is not to its final step size α*, and AdaBound is "
-            "better than SGDM at every one of them.",
+            "SGDM is very sensitive to its step size α, AdaBound is not sensitive to its final step size α*, and "
+            "AdaBound is better than SGDM at each of them.",
             tuple(
                 [Row("SGDM", f"α = {a:g}", "appendix", "sgdm", a) for a in _STEP_SIZES]
                 + [Row("AdaBound", f"α* = {a:g}", "appendix", "adabound", 1e-3, dict(final_lr=a, gamma=1e-2))
@@ -269,7 +269,7 @@ STUDIES: dict[str, Study] = {
             "suggest",
             "AdaBound without tuning: suggested step sizes on every workload",
             "With suggested step sizes AdaBound ends no worse than methods whose step sizes were searched for, at a "
-            "fraction of the cost, and it is AdaBound that does it, not its step sizes alone.",
+            "fraction of the cost; this is due to AdaBound, and not to its step sizes alone.",
             _untuned("perceptron", "perceptron", _SIX[:4])
             + _untuned("DenseNet-121", "densenet121", _SIX[:4])
             + _untuned("ResNet-34", "resnet34", _SIX[:4])
