@@ -146,7 +146,7 @@ def test_impossible_conversions():
 
     with pytest.raises(ValueError, match="shape"):
         ours.from_torch(tx.init({"conv": jnp.zeros(3), "bias": jnp.zeros(5)}), saved, to_params)
-    with pytest.raises(ValueError, match="made 1 arrays"):
+    with pytest.raises(ValueError, match="returned 1 arrays"):
         ours.to_torch(state, saved, lambda tree: [tree["bias"]])
     saved["state"][0]["step"] = torch.tensor(7)
     with pytest.raises(ValueError, match="one count for all"):
