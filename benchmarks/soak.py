@@ -5,7 +5,7 @@
 First the studies are reproduced without faults, in ``DIR/undisturbed``. Then they are reproduced in ``DIR/round-1``,
 ``DIR/round-2`` … until the time is up, with a random fault every ``--every`` seconds; a command that ends before the
 work is done is run again. At the end of each round every run's metrics, but their times, and the report's numbers and
-verdicts must equal the undisturbed ones in every bit. Without ``--engine``, rounds take turns: local, then Ray.
+verdicts must equal the undisturbed ones in every bit. Without ``--engine``, rounds alternate: local, then Ray.
 
 Prints what was injected and survived; exit code 1 if anything differs, a traceback was printed or a process was left
 behind. Linux only.
@@ -81,7 +81,7 @@ def nodes() -> list[int]:
 
 @dataclass
 class Soak:
-    """The running command, what was done to it, and what came of it."""
+    """The running command, the faults injected into it, and its outcome."""
 
     choose: random.Random
     log: Path

@@ -1,9 +1,10 @@
-"""The bars of dynabound.suggest on real data: small networks, a few minutes per run on a core.
+"""The targets of dynabound.suggest on real data: small networks, a few minutes per run on a core.
 
     python benchmarks/suggest.py --data-dir DIR [--out DIR] [--seeds N] [cifar10] [ptb] [mnist]
 
-Prints a table per task and whether its bar is met. Runs and suggestions are kept in ``--out``: run it again to resume,
-or with more seeds. `dynabound reproduce suggest` has the networks of the demo, searched methods and tuning-free peers.
+Prints a table per task and whether its targets are met. Runs and suggestions are kept in ``--out``: run it again to
+resume, or with more seeds. `dynabound reproduce suggest` has the demo's networks, searched methods and tuning-free
+peers.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Results = dict[str, float]
 
 
 def specs(name: str, seed: int, store: Store, data_dir: str) -> dict[str, RunSpec]:
-    """From a method to its run. The step sizes are suggested anew for each seed."""
+    """From a method to its run. The step sizes are suggested for each seed."""
     base = RunSpec(**TASKS[name], seed=seed)
     found = suggestions.read(base, store) or suggestions.compute(base, store, data_dir)
     ours = with_rates(base, found)
@@ -59,8 +60,8 @@ def final(spec: RunSpec, store: Store, data_dir: str) -> float:
     return float(result.metrics[-1][f"test_{spec.metric}"]) * (1 if spec.text else 100)
 
 
-def bars(name: str, means: Results) -> dict[str, bool]:
-    """What the task has to show, and whether it does."""
+def targets(name: str, means: Results) -> dict[str, bool]:
+    """The targets of a task, and whether they are met."""
     ours, others = means[OURS], [value for method, value in means.items() if method != OURS]
     if name == "ptb":
         return {f"below {ADAM}": ours < means[ADAM], f"below {SGDM}": ours < means[SGDM]}
@@ -74,7 +75,7 @@ def bars(name: str, means: Results) -> dict[str, bool]:
 
 
 def report(name: str, seeds: int, store: Store, data_dir: str) -> None:
-    """Train what is missing, and print a table and the bars."""
+    """Train the missing runs, and print a table and the targets."""
     runs = [specs(name, seed, store, data_dir) for seed in track(range(seeds), f"{name}: suggestions")]
     jobs = [(method, table[method]) for table in runs for method in table]
     values: dict[str, list[float]] = {}
@@ -85,8 +86,8 @@ def report(name: str, seeds: int, store: Store, data_dir: str) -> None:
         rates = [(table[method].lr, table[method].options.get("final_lr")) for table in runs]
         shown = ", ".join(" / ".join(f"{rate:.3g}" for rate in pair if rate is not None) for pair in rates)
         print(f"| {method} | {statistics.fmean(results):.2f} | {', '.join(f'{x:.2f}' for x in results)} | {shown} |")
-    for bar, met in bars(name, {method: statistics.fmean(results) for method, results in values.items()}).items():
-        print(f"\n{'met' if met else 'MISSED'}: {bar}")
+    for target, met in targets(name, {method: statistics.fmean(results) for method, results in values.items()}).items():
+        print(f"\n{'met' if met else 'MISSED'}: {target}")
     found = [suggestions.read(RunSpec(**TASKS[name], seed=seed), store) for seed in range(seeds)]
     print(f"\ncost of the suggestions: {[one.cost for one in found if one]} training steps\n", flush=True)
 

@@ -38,7 +38,7 @@ def stand_in(task: str) -> Data:
 
 
 def best(rounds: int, *candidates: Callable[[], float]) -> list[float]:
-    """The least seconds of each candidate; they take turns."""
+    """The shortest time of each candidate, in seconds; each round runs all of them once."""
     results = [[candidate() for candidate in candidates] for _ in range(rounds)]
     return [min(column) for column in zip(*results, strict=True)]
 

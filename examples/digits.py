@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path("demo"), help="folder for digits.png (default: demo)")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)  # the network is too small to share out
+    torch.set_num_threads(1)  # the network is too small for several threads
     runs = [(name, seed) for name in OPTIMIZERS for seed in range(arguments.seeds)]
     histories: dict[str, list[list[tuple[float, float]]]] = {name: [] for name in OPTIMIZERS}
     for name, seed in track(runs, "training", transient=True):

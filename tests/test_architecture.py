@@ -34,7 +34,7 @@ LAYERS = [
     {"bench", "doctor"},
     {"cli"},
 ]
-"""From the lowest to the highest. Packages of one layer do not import each other, but for the private modules."""
+"""From the lowest to the highest. Packages of one layer do not import each other, except the private modules."""
 LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
 MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 350, 60, 12
 
@@ -46,7 +46,7 @@ MODULES = [
 
 
 def package_of(module):
-    """The longest known package that a module is in; None for the package itself, which exports what it likes."""
+    """The innermost known package of a module; None for the package itself, which may export anything."""
     parts = module.split(".")
     return next((name for n in (2, 1) if (name := ".".join(parts[:n])) in LEVEL), None)
 

@@ -15,7 +15,7 @@ def main() -> None:
             raise
         from dynabound import _extras, doctor
 
-        if sys.argv[1:2] == ["doctor"]:  # it says what is missing, so it needs none of it
+        if sys.argv[1:2] == ["doctor"]:  # it reports what is missing, so it must run without it
             doctor.main("--json" in sys.argv)
             sys.exit()
         sys.exit(f"dynabound: {_extras.missing(error, 'lab')}")

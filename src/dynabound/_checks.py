@@ -24,7 +24,7 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
 def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed: str, shown: Any = None) -> float:
     """``value`` as a float; TypeError if it is not a real number, ValueError if it is not ``legal``.
 
-    The message shows ``shown``, for example the pair of which ``value`` is a part, or ``value``.
+    The message shows ``value``, or ``shown`` if it is given: for example the pair that contains ``value``.
 
     >>> check_number("gamma", 0, lambda x: x > 0, "a number > 0")
     Traceback (most recent call last):

@@ -50,16 +50,16 @@ def method_style(label: str, place: int) -> dict[str, Any]:
 
 
 def new_figure(width: float, height: float, title: str = "", fontsize: float = 12) -> Figure:
-    """An empty figure with a title, outside of pyplot: no window shows it, and nobody needs to close it.
+    """An empty figure with a title, outside of pyplot: it opens no window and need not be closed.
 
     A notebook shows it, and ``wandb.Image`` accepts it.
     """
-    need("matplotlib.pyplot")  # W&B compares figures with the module, and fails if nobody has imported it
+    need("matplotlib.pyplot")  # W&B compares figures with this module, and fails if it was not imported
     figure: Figure = need("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
     # An attribute instead of a subclass, because W&B recognises figures by the path of their class.
     figure._repr_png_ = partial(_png, figure)  # type: ignore[attr-defined]
     if title:
-        line = int(115 * width / fontsize)  # letters
+        line = int(115 * width / fontsize)  # characters
         figure.suptitle(textwrap.fill(title, line), fontsize=fontsize, fontweight="bold")
     return figure
 
@@ -139,7 +139,7 @@ def rates_over_time(
 
 
 def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figure], version: int = 1) -> list[Path]:
-    """Write NAME.png, NAME.svg and NAME.pdf, with the ``data`` they show in NAME.json, unless they are there.
+    """Write NAME.png, NAME.svg and NAME.pdf, with the ``data`` they show in NAME.json, unless they exist.
 
     Raise ``version`` when a drawing changes, so that old files are drawn again.
     """
@@ -153,7 +153,7 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
     if known == digest and all(path.is_file() for path in paths):
         return paths
     folder.mkdir(parents=True, exist_ok=True)
-    record.unlink(missing_ok=True)  # a kill between here and the last line means: draw again
+    record.unlink(missing_ok=True)  # if the process is killed before the last line, the figure is drawn again
     with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
         figure = draw()
         _fix_layout(figure)
@@ -168,7 +168,7 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
 def _fix_layout(figure: Figure) -> None:
     """Compute the layout now, and round: the solver's last digits differ from process to process."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "constrained_layout not applied")  # too much text is no failure
+        warnings.filterwarnings("ignore", "constrained_layout not applied")  # too much text is not an error
         figure.draw_without_rendering()
     figure.set_layout_engine(None)  # "none" would leave a placeholder, with which every file is drawn twice
     for axes in figure.axes:

@@ -1,4 +1,4 @@
-"""DTensors, of which each process holds a shard, without importing torch.distributed."""
+"""DTensors: tensors that are sharded among processes. Does not import torch.distributed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def same_placement(tensors: list[Any]) -> bool:
 
 
 def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
-    """A full tensor as a DTensor placed as ``like``, if that is one; every process must hold the full tensor."""
+    """A full tensor, placed like ``like`` if that is a DTensor; every process must hold the full tensor."""
     if is_dtensor(tensor) or not is_dtensor(like):
         return tensor
     from torch.distributed.tensor import DTensor, Replicate
@@ -33,5 +33,5 @@ def shard_like(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """The full tensor of a DTensor, a collective call; any other tensor unchanged."""
+    """The full tensor of a DTensor, which is a collective call; any other tensor unchanged."""
     return tensor.full_tensor() if is_dtensor(tensor) else tensor  # type: ignore[attr-defined]

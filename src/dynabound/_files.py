@@ -16,11 +16,11 @@ SAFE_OPEN = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getatt
 
 @contextmanager
 def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
-    """A file that takes the place of ``path`` when all is written; ``durable`` makes it survive a power cut.
+    """A file that replaces ``path`` when it is complete; ``durable`` makes it survive a power cut.
 
     Whatever happens, ``path`` holds the old contents or the new ones.
     """
-    # A random name: processes on several machines may have the same number, and nobody can guess it.
+    # A random name: processes on different machines may have the same ID, and the name must not be guessable.
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFE_OPEN, 0o666)
@@ -31,7 +31,7 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
                 os.fsync(file.fileno())
         os.replace(temporary, path)
     except OSError as error:
-        if error.filename in (None, temporary, str(temporary)):  # that of a full disk names no file
+        if error.filename in (None, temporary, str(temporary)):  # the error of a full disk names no file
             error.filename, error.filename2 = str(path), None
         raise
     finally:
@@ -41,7 +41,7 @@ def replacing(path: Path, durable: bool = False) -> Iterator[BinaryIO]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make what was renamed in ``folder`` survive a power cut."""
+    """Make renames in ``folder`` survive a power cut."""
     if os.name == "posix":
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -51,7 +51,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:
-    """Replace ``path`` by a file of ``contents``, at one instant."""
+    """Replace ``path`` atomically by a file with ``contents``."""
     with replacing(path, durable) as file:
         file.write(contents)
 

@@ -26,7 +26,7 @@ def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def html_text(text: str) -> str:
-    """Text as it is.
+    """Text in a fixed-width font, unchanged.
 
     >>> html_text("x < 1")
     '<pre>x &lt; 1</pre>'

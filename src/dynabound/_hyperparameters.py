@@ -1,4 +1,4 @@
-"""What the numbers of the Optax and Keras optimizers may be, and the error that says so."""
+"""Checks of the hyper-parameters of the Optax and Keras optimizers."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _KINDS: dict[str, tuple[Callable[[float], bool], str]] = {
 
 
 def check(kind: str, **numbers: Any) -> None:
-    """Raise unless all ``numbers`` are of a kind: "rate", "positive", "beta" or "decay".
+    """Raise unless all ``numbers`` are of the kind "rate", "positive", "beta" or "decay".
 
-    What is not a Python number, such as a schedule or a traced array, has no value to look at and passes.
+    Values that are not Python numbers, such as schedules and traced arrays, cannot be checked and pass.
 
     >>> check("beta", b1=1.0)
     Traceback (most recent call last):

@@ -1,4 +1,4 @@
-"""Ctrl-C while a command is being imported. Imports next to nothing itself, so that it is in place early."""
+"""Ctrl-C while a command is being imported. Imports almost nothing itself, so that it takes effect early."""
 
 import os
 import signal
@@ -16,7 +16,7 @@ def exit_at_once() -> None:
 
     An exception in the middle of an import may be swallowed, or leave a module half imported.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if the parent has it ignored
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if the parent process ignores it
         signal.signal(signal.SIGINT, _leave)
 
 

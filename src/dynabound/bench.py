@@ -1,7 +1,7 @@
 """Time per step: AdaBound against torch's fused Adam, other AdaBounds, and the machine's streaming limit.
 
-All optimizers run in one process and take turns step by step. A time is the median over an optimizer's steps; the
-results are ratios of such times.
+All optimizers run in one process, interleaved step by step. A time is the median over an optimizer's steps; the results
+are ratios of such times.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OTHER_PACKAGES = ("adabound", "torch_optimizer", "pytorch_optimizer")
 
 Shapes: TypeAlias = "list[tuple[int, ...]]"
 Step: TypeAlias = "Callable[[], object]"
-Report: TypeAlias = "Callable[[int, int], None]"
+ProgressCallback: TypeAlias = "Callable[[int, int], None]"
 
 
 def _resnet34_shapes() -> Shapes:
@@ -46,7 +46,9 @@ WORKS: dict[str, Callable[[], Shapes]] = {
 REPETITIONS = {"resnet34": 40, "small": 100, "large": 15}
 
 
-def measure(work: str, repetitions: int | None = None, progress: Report = lambda done, of: None) -> dict[str, Any]:
+def measure(
+    work: str, repetitions: int | None = None, progress: ProgressCallback = lambda done, of: None
+) -> dict[str, Any]:
     """Milliseconds per step of every optimizer on ``work``, and their ratios."""
     if work not in WORKS:
         raise ValueError(f"work={work!r}: must be one of {', '.join(WORKS)}")
@@ -99,10 +101,10 @@ def _stream(params: list[torch.nn.Parameter]) -> Step:
     return step
 
 
-def _interleave(steps: dict[str, Step], repetitions: int, progress: Report) -> dict[str, float]:
+def _interleave(steps: dict[str, Step], repetitions: int, progress: ProgressCallback) -> dict[str, float]:
     times: dict[str, list[float]] = {name: [] for name in steps}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # some peers call signatures that torch has deprecated
+        warnings.simplefilter("ignore")  # some of the other packages call deprecated signatures of torch
         for repetition in range(-2, repetitions):  # two steps of warm-up
             for name, step in steps.items():
                 start = time.perf_counter()
@@ -120,9 +122,9 @@ def _backends(params: list[torch.nn.Parameter]) -> Iterator[tuple[str, Step]]:
 
 
 def _peak(step: Step, params: list[torch.nn.Parameter]) -> float | None:
-    """Peak memory that a step allocates, in sizes of the largest parameter.
+    """Peak memory that a step allocates, as a multiple of the largest parameter.
 
-    Measured by the peak of the resident set, which Linux lets a process reset; too coarse for less than 64 MB.
+    Measured as the peak of the resident set, which a process can reset on Linux; too coarse for less than 64 MB.
     """
     largest = max(param.numel() * param.element_size() for param in params)
     status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")

@@ -66,10 +66,10 @@ def _at_most_1(x: Any) -> Any:
 
 
 def _functions(x: Any) -> Any:
-    """The array functions of NumPy, JAX or TensorFlow, whichever ``x`` is of. A torch tensor has them as methods."""
+    """The array functions of the library of ``x``: NumPy, JAX or TensorFlow. A torch tensor has them as methods."""
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
-    return sys.modules["tensorflow"].math  # TensorFlow has no __array_namespace__; it is loaded, or there were no x
+    return sys.modules["tensorflow"].math  # it has no __array_namespace__, and is loaded because x is its tensor
 
 
 _GAMMA_FAMILIES = {"harmonic": _harmonic, "exponential": _exponential, "linear": _linear}
@@ -78,7 +78,7 @@ FAMILIES: tuple[str, ...] = (*_GAMMA_FAMILIES, "constant")
 
 
 def check(bounds: Any) -> None:
-    """Raise if ``bounds`` is none of the forms that this module knows.
+    """Raise unless ``bounds`` has one of the forms that this module knows.
 
     >>> check("cubic")
     Traceback (most recent call last):
@@ -108,7 +108,7 @@ def evaluate(bounds: Bounds, gamma: Any, step: Any) -> tuple[Any, Any]:
     """The lower and upper bound at ``step`` (counted from 1), as multiples of the final learning rate.
 
     ``gamma`` and ``step`` are numbers, or arrays or tensors of torch, JAX, TensorFlow or NumPy; the result is of the
-    same kind, so that it can be captured in a graph. The two are not checked, because every optimizer step asks.
+    same kind, so that it can be captured in a graph. They are not checked, because every optimizer step calls this.
 
     >>> evaluate("linear", gamma=0.1, step=20)
     (1.0, 1.0)
@@ -124,7 +124,7 @@ def evaluate(bounds: Bounds, gamma: Any, step: Any) -> tuple[Any, Any]:
             check(bounds)
         return bounds[1], bounds[2]
     lower, upper = bounds(step)
-    # What is traced or lives on an accelerator has no value to look at.
+    # Values that are traced, or on an accelerator, cannot be checked.
     if all(isinstance(value, Real) for value in (step, lower, upper)) and not 0 <= lower <= upper:
         raise ValueError(
             f"bounds({step}) returned ({lower}, {upper}): a bound function must return 0 <= lower <= upper"
@@ -145,7 +145,7 @@ class Certificate:
     m: float
     """M = sup_t t/η_l(t) − (t−1)/η_u(t−1); infinite where no such constant exists."""
     checked_until: float
-    """The last step looked at: infinite for the built-in families, whose answer is exact."""
+    """The last step checked: infinite for the built-in families, whose answer is exact."""
     largest_upper: float
     """R∞, the largest η_u(t)."""
 
@@ -234,7 +234,7 @@ def _gap(bounds: Bounds, gamma: float, t: int) -> float:
 
 
 def _linear_m(gamma: float) -> float:
-    # The gap falls until the bounds meet at step 1/γ, turns there, and is 1 for good one step later.
+    # The gap falls until the bounds meet at step 1/γ, has another form there, and is 1 from the next step on.
     meet = math.ceil(1 / gamma)
     return max(_gap("linear", gamma, t) for t in (1, meet, meet + 1, meet + 2))
 

@@ -51,7 +51,7 @@ def _torch() -> dict[str, Any]:
 
 
 def _extras() -> dict[str, dict[str, Any]]:
-    """For each extra, the version of each of its packages, None for one that is missing."""
+    """For each extra, the version of each of its packages; None if the package is missing."""
     try:
         requirements = metadata.requires("dynabound") or []
     except metadata.PackageNotFoundError:

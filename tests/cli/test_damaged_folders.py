@@ -160,7 +160,7 @@ def check(seed, whole):
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """What became of the commands; ``pytest -s`` shows it."""
+    """The outcomes of the commands; ``pytest -s`` shows them."""
     counts = Counter()
     yield counts
     for how in sorted({how for how, _ in counts}):

@@ -1,4 +1,4 @@
-"""What a command does when it cannot go on."""
+"""What a command does when it fails."""
 
 import errno
 import os

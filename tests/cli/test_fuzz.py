@@ -48,7 +48,7 @@ def test_some_command_lines(folder):
 
 @pytest.fixture(scope="module")
 def outcomes():
-    """What became of the command lines; ``pytest -s`` shows it."""
+    """The outcomes of the command lines; ``pytest -s`` shows them."""
     counts = Counter()
     yield counts
     if counts:

@@ -98,7 +98,7 @@ def test_mistakes_are_one_line(dynabound, arguments, message):
 def test_an_option_before_the_command_is_not_ignored(dynabound, option):
     """The run to be removed would be looked for in ./runs."""
     name = option.partition("=")[0]
-    assert f"{name}: must stand after remove" in " ".join(
+    assert f"{name}: must come after remove" in " ".join(
         dynabound("runs", option, "remove", "abc", code=2).stderr.split()
     )
 
@@ -189,7 +189,7 @@ def test_runs_are_listed_filtered_shown_and_removed(dynabound):
     rows = json.loads(dynabound("runs", "--optimizer=sgd", "--state=finished", "--json").stdout)
     assert [row["run"] for row in rows] == [sgd]
     assert rows[0]["epoch"] == "2/2"
-    assert "no such runs" in dynabound("runs", "--task=mnist").stdout
+    assert "no matching runs" in dynabound("runs", "--task=mnist").stdout
     shown = dynabound("runs", "show", adam[:8]).stdout
     assert "optimizer adam" in shown
     assert shown.count("epoch ") == 2

@@ -48,7 +48,7 @@ def test_the_command_prints_verdicts_and_writes(tmp_path):
     result = run("theorem-3", "--seeds", 3, "--T", 200, "--out", tmp_path)
     assert result.exit_code == 0
     assert "holds" in result.stdout
-    assert "undecided: T is too short to tell" in result.stdout
+    assert "undecided: T is too small to decide" in result.stdout
     assert "paper l. 250" in " ".join(result.stdout.split())
     assert {path.name for path in tmp_path.iterdir()} == {f"theorem-3.{kind}" for kind in ("json", "png", "svg", "pdf")}
 

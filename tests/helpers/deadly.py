@@ -10,7 +10,7 @@ import torch
 
 
 class DiesOnce(torch.optim.SGD):
-    """Kills its process at the very first step, and leaves a mark so that it happens once."""
+    """Kills its process at the first step, and leaves a file so that it happens only once."""
 
     def __init__(self, params, lr: float, mark: str) -> None:
         super().__init__(params, lr)

@@ -1,4 +1,4 @@
-"""An optimizer that has to be told when to train, as schedule-free ones do."""
+"""An optimizer with train() and eval(), as schedule-free ones have."""
 
 import torch
 

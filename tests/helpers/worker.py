@@ -101,7 +101,7 @@ def _train_without_room(fields: dict, out: str, fsdp: bool = False) -> None:
 
 
 def train_on_one_full_disk(rank: int, fields: dict, out: str, size: int) -> None:
-    """The same in ranks, of which the last has no room."""
+    """The same in several ranks; the last one has no disk space."""
     with distributed.joined("cpu"):
         if rank == distributed.world_size() - 1:
             resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -109,7 +109,7 @@ def train_on_one_full_disk(rank: int, fields: dict, out: str, size: int) -> None
 
 
 def train_and_die_in_shards(rank: int, fields: dict, out: str) -> None:
-    """Rank 1 is killed when it has written its shards, before it can tell the others."""
+    """Rank 1 is killed when it has written its shards, before the others know."""
     from dynabound.lab.checkpoints import sharded
 
     if rank == 1:
@@ -119,7 +119,7 @@ def train_and_die_in_shards(rank: int, fields: dict, out: str) -> None:
 
 
 def go_on_where_one_misreads(rank: int, fields: dict, out: str) -> None:
-    """Rank 1 cannot read the newest checkpoint, which is whole."""
+    """Rank 1 cannot read the newest checkpoint, which is intact."""
     read = file.read
 
     def misread(path):
@@ -144,7 +144,9 @@ def train_as_nobody(fields: dict, out: str) -> None:
     """Exit with 3 if the folder cannot be written to and the error says so."""
     data = datasets.load(fields["task"])
     datasets.load = lambda *_: data
-    with tempfile.TemporaryDirectory() as elsewhere:  # imports all it needs: nobody may not be allowed to read Python
+    with (
+        tempfile.TemporaryDirectory() as elsewhere
+    ):  # imports all it needs: the user "nobody" may be unable to read Python
         train(RunSpec(**{**fields, "epochs": 1, "decay_after": None}), Store(elsewhere))
     if os.geteuid() == 0:
         os.seteuid(65534)
@@ -155,7 +157,7 @@ def train_as_nobody(fields: dict, out: str) -> None:
 
 
 def train_in_bf16(fields: dict, out: str) -> None:
-    """In a process of its own, for oneDNN picks its instructions once, and some virtual machines promise too many."""
+    """In a process of its own: oneDNN chooses its instructions once; some virtual machines report unsupported ones."""
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"
     dtypes = set()
     note = torch.nn.modules.module.register_module_forward_hook(
@@ -173,7 +175,7 @@ def hold_lock(fields: dict, out: str, held, release) -> None:
 
 
 def train_rank(rank: int, fields: dict, out: str, fsdp: bool, stop_after: int) -> None:
-    """One of several ranks; stops after so many questions whether to stop."""
+    """One of several ranks; the last one asks to stop after ``stop_after`` checks."""
     asked = iter(range(1, 10**9))
     with distributed.joined("cpu", group=fsdp):
         last = distributed.world_size() - 1  # only one rank wants to stop: all must

@@ -1,4 +1,4 @@
-"""The ledger: what goes in comes out, bit for bit; what is damaged is named; what is there need not be trained."""
+"""The ledger: runs are read as they were written, bit for bit; damage is reported; its runs are not trained again."""
 
 import dataclasses
 import json
@@ -27,7 +27,7 @@ def files(run):
     return {path.name: path.read_bytes() for path in run.folder.iterdir() if path.suffix in (".json", ".jsonl")}
 
 
-def test_runs_come_out_as_they_went_in(tiny, done, ledger, tmp_path):
+def test_stored_runs_are_read_unchanged(tiny, done, ledger, tmp_path):
     stored, taken = Store(done / "runs"), Store(tmp_path / "runs")
     assert reuse.take([tiny], "demo", taken, ledger) == 7 * 3
     assert [files(run) for run in sorted(taken.runs(), key=lambda run: run.name)] == [

@@ -22,7 +22,7 @@ SPEC = RunSpec(**FIELDS)
 
 @pytest.fixture
 def half(tmp_path):
-    """A store whose one run was stopped after 40 of its 69 steps, with two checkpoints, and the run if it goes on."""
+    """A store whose run was stopped after 40 of its 69 steps, with two checkpoints, and the uninterrupted run."""
     expected = train(SPEC, Store(tmp_path / "alone"))
     asked = iter(range(39))
     result = train(SPEC, Store(tmp_path / "half"), checkpoint_steps=15, stop=lambda: next(asked, None) is None)
@@ -118,7 +118,7 @@ def test_a_file_system_without_locks_is_an_error_and_not_a_lock_to_wait_for(tmp_
 
 
 @pytest.mark.processes
-def test_a_dead_owners_lock_is_taken_over(tmp_path):
+def test_the_lock_of_a_dead_process_is_released(tmp_path):
     held, release = worker.CONTEXT.Event(), worker.CONTEXT.Event()
     other = worker.start(worker.hold_lock, FIELDS, str(tmp_path), held, release)
     assert held.wait(60)
@@ -143,7 +143,7 @@ def test_a_lock_that_was_removed_while_we_waited_is_not_a_lock(tmp_path, monkeyp
         assert lock.is_held(run.folder / "lock")
 
 
-def test_states_as_they_are_seen_from_outside(tmp_path):
+def test_states_that_other_processes_see(tmp_path):
     run = Store(tmp_path).run(SPEC)
     assert run.status() == {"state": "new"}
     seen = []

@@ -63,7 +63,7 @@ def test_another_seed_is_another_run(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_stopped_at_any_step_goes_on_as_if_nothing_had_happened(spec, tmp_path):
+def test_a_run_that_is_stopped_at_any_step_resumes_bit_for_bit(spec, tmp_path):
     whole = train(spec, Store(tmp_path / "whole"))
     store = Store(tmp_path / "pieces")
     sessions = 0
@@ -142,7 +142,7 @@ def test_divergence_is_a_result_with_its_step(tmp_path):
     assert train(spec, Store(tmp_path)).state == "diverged"
 
 
-def test_progress_tells_every_step_and_every_epoch(tmp_path):
+def test_progress_reports_every_step_and_every_epoch(tmp_path):
     events = []
     result = train(DIGITS, Store(tmp_path), progress=events.append)
     steps = [event.step for event in events if event.metrics is None]
@@ -162,7 +162,7 @@ def test_checkpoints_by_steps_keep_the_last_two(tmp_path):
     assert [path.name for path in run.folder.glob("*.pt")] == ["checkpoint-000000069.pt"]
 
 
-def test_environment_tells_what_bits_depend_on(tmp_path):
+def test_environment_records_what_bits_depend_on(tmp_path):
     run = train(DIGITS, Store(tmp_path)).run
     (session,) = run.environment()
     assert session["torch"] == torch.__version__
@@ -179,7 +179,7 @@ def test_other_data_under_the_same_name_is_refused(tmp_path, monkeypatch):
         train(DIGITS, Store(tmp_path))
 
 
-def test_a_crash_leaves_word_and_can_be_gone_on_from(tmp_path, monkeypatch):
+def test_a_crash_is_recorded_and_the_run_can_be_resumed(tmp_path, monkeypatch):
     def crash(*_):
         raise MemoryError("no room")
 

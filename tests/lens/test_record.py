@@ -119,7 +119,7 @@ def test_param_groups_frozen_parameters_and_parameters_from_elsewhere():
 
 
 @pytest.mark.parametrize("cls", [optim.SGD, optim.Adam])
-def test_a_parameter_that_gets_gradients_late_or_no_more(cls):
+def test_a_parameter_that_gets_gradients_late_or_stops_getting_them(cls):
     first, second = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
     model = nn.ParameterDict({"first": first, "second": second})
     optimizer = cls(model.parameters(), lr=0.1)
@@ -211,7 +211,7 @@ def test_a_resumed_optimizer_continues_its_count():
     assert lens.series("0.weight", "upper").tolist() == pytest.approx([0.1 * (1 + 10 / t) for t in (6, 8)])
 
 
-def test_attach_and_detach_as_often_as_you_like():
+def test_attach_and_detach_any_number_of_times():
     model = make_model()
     optimizer = optim.SGD(model.parameters(), lr=0.1)
     lens = LearningRateLens(optimizer, model, every=1)

@@ -70,7 +70,7 @@ def test_the_named_variants_do_not_contradict_themselves():
         assert repr(cls([param()], **cls([param()], lr=0.5).defaults)) == repr(cls([param()], lr=0.5))
 
 
-def test_a_reused_group_starts_anew():
+def test_a_reused_group_gets_a_new_base_rate():
     group = {"params": [param()], "lr": 1e-3}
     AdaBound([group])
     group["lr"] = 0.1

@@ -37,13 +37,13 @@ class Transformer(nn.Module):
 
 
 def transformer() -> Case:
-    """Tell the word before each word."""
+    """Predict the word before each word."""
     words = torch.randint(16, (60, 16, 12))
     return Transformer(), lambda model, x: F.cross_entropy(model(x).flatten(0, 1), x.roll(1, 1).flatten()), list(words)
 
 
 def convolutions() -> Case:
-    """Tell the brightest quarter of an image."""
+    """Predict the brightest quarter of an image."""
     model = nn.Sequential(
         nn.Conv2d(1, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(8, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 16, 4),

@@ -1,4 +1,4 @@
-"""final_lr from a known rate of SGD or Adam, held against what those optimizers do."""
+"""final_lr from a known rate of SGD or Adam, compared with the steps of those optimizers."""
 
 from __future__ import annotations
 

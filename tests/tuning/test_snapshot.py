@@ -33,7 +33,7 @@ def assert_same(model: nn.Module, before: list[Any]) -> None:
 
 
 def prepared() -> tuple[nn.Module, list[tuple[Tensor, Tensor]]]:
-    """A model in the midst of something: gradients, one frozen parameter, one layer in evaluation mode."""
+    """A model in the middle of training: gradients, one frozen parameter, one layer in evaluation mode."""
     model, batches = regression()
     mse(model, batches[0]).backward()
     model[0].bias.requires_grad_(False)
@@ -100,7 +100,7 @@ def test_the_model_is_put_back_also_if_reset_fails() -> None:
 
 
 def test_devices_that_the_model_does_not_use_are_not_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``torch.manual_seed`` would seed every accelerator, and nobody would put those back."""
+    """``torch.manual_seed`` would seed every accelerator, and their states would not be restored."""
     model, batches = regression()
     seeded: list[int] = []
     monkeypatch.setattr(torch, "manual_seed", seeded.append)

@@ -1,4 +1,4 @@
-"""suggest: known answers, exact restoration, told errors, and models that are not in the lab."""
+"""suggest: known answers, exact restoration, errors, and models that are not in the lab."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_final_lr_follows_the_curvature_of_a_quadratic(curvature: float) -> None
 
 
 def test_rates_scale_as_they_must_with_the_loss() -> None:
-    """A loss times 100 leaves Adam's rate as it is (but for eps) and divides SGD's by 100."""
+    """A loss times 100 does not change Adam's rate (except for eps) and divides SGD's by 100."""
     model, batches = regression()
     plain = suggest(model, mse, batches, steps=280, eps=1e-30)
     scaled = suggest(model, lambda model, batch: 100 * mse(model, batch), batches, steps=280, eps=1e-30)
@@ -186,7 +186,7 @@ def test_options_are_the_optimizer_s(found: Suggestion) -> None:
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
-def test_errors_are_told() -> None:
+def test_errors_are_clear() -> None:
     model, batches = regression()
     zero = torch.zeros((), requires_grad=True)
     cases: list[tuple[Any, type[Exception], str]] = [
@@ -214,7 +214,7 @@ def test_errors_are_told() -> None:
             suggest(model, **arguments)
 
 
-def test_a_loss_that_never_falls_is_told() -> None:
+def test_a_loss_that_never_falls_is_an_error() -> None:
     """The targets are noise that the inputs say nothing about, and the model already predicts their mean."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
@@ -225,7 +225,7 @@ def test_a_loss_that_never_falls_is_told() -> None:
         suggest(model, mse, batches, steps=100)
 
 
-def test_a_best_rate_at_the_end_of_the_races_is_told(endless: Suggestion) -> None:
+def test_a_best_rate_at_the_end_of_the_races_is_noted(endless: Suggestion) -> None:
     """A larger budget makes the races longer, but tries no more rates: the note must not promise that."""
     with pytest.warns(UserWarning, match="was the largest that was tried; a better one may lie beyond$"):
         longer = suggest(Point(), slope, torch.linspace(0.9, 1.1, 50), steps=280, budget=1000)
@@ -235,7 +235,7 @@ def test_a_best_rate_at_the_end_of_the_races_is_told(endless: Suggestion) -> Non
     assert "Taken: that rate, times" in str(endless)
 
 
-def test_final_rates_that_all_diverge_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_final_rates_that_all_diverge_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     race = TorchRacer.race
     monkeypatch.setattr(TorchRacer, "race", lambda *args: [*race(*args), *([math.nan] if args[-1].gamma else [])])
     model, batches = regression()
@@ -243,7 +243,7 @@ def test_final_rates_that_all_diverge_are_told(monkeypatch: pytest.MonkeyPatch) 
         suggest(model, mse, batches, steps=100)
 
 
-def test_a_spoilt_recurrent_state_is_told_and_reset_is_the_remedy() -> None:
+def test_a_recurrent_state_of_nan_is_an_error_that_names_reset() -> None:
     """A carried state that becomes NaN in one race would make all later ones NaN."""
     model, batches = regression()
     carried, calls = 0.0, itertools.count()
@@ -320,7 +320,7 @@ def test_a_race_that_diverged_survives_json(found: Suggestion) -> None:
     assert again.scores("lr")[99.0] == math.inf
 
 
-def test_text_tells_each_number(found: Suggestion) -> None:
+def test_the_text_explains_each_number(found: Suggestion) -> None:
     text = str(found)
     for name in ("lr", "final_lr", "gamma"):
         assert f"{name} = {getattr(found, name):.3g}" in text

@@ -137,7 +137,7 @@ def test_low_precision_moments_go_to_torch_and_back(mu_dtype):
     np.testing.assert_array_equal(optax.tree_utils.tree_get(again, "mu"), mu)
 
 
-def test_conversions_that_cannot_be():
+def test_impossible_conversions():
     module, optimizer, _, tx, params, state, _ = training(steps=1)
     saved = optimizer.state_dict()
 
@@ -146,7 +146,7 @@ def test_conversions_that_cannot_be():
 
     with pytest.raises(ValueError, match="shape"):
         ours.from_torch(tx.init({"conv": jnp.zeros(3), "bias": jnp.zeros(5)}), saved, to_params)
-    with pytest.raises(ValueError, match="made 1 arrays"):
+    with pytest.raises(ValueError, match="returned 1 arrays"):
         ours.to_torch(state, saved, lambda tree: [tree["bias"]])
     saved["state"][0]["step"] = torch.tensor(7)
     with pytest.raises(ValueError, match="one count for all"):

@@ -25,12 +25,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "tune": ("studies", "Search for step sizes as the paper does."),
     "report": ("results", "Write the report of the stored runs, without running any."),
     "verify": ("results", "Train runs of a ledger again and compare."),
-    "theory": ("theory", "Run the paper's theorems: a verdict on every claim, figures and all numbers."),
+    "theory": ("theory", "Simulate the paper's theorems: a verdict on every claim, figures and all numbers."),
     "bounds": ("bounds", "Draw the bounds: when they clip a rate, and when AdaBound is close to SGD."),
     "doctor": ("doctor", "Show versions, the compiled kernel or why there is none, devices and extras."),
     "bench": ("bench", "Time a step of AdaBound against torch's fused Adam and other AdaBounds."),
 }
-"""From a command to its module, which has it under the same name, and the first line of its help."""
+"""For each command: the module that defines it under the same name, and the first line of its help."""
 
 RESUMABLE = ("train", "reproduce", "tune", "report")
 

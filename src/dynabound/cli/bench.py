@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import torch
 import typer
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import Progress as Bar
+from rich.progress import TaskID
 from rich.table import Table
 
 from dynabound import bench as benchmark
@@ -27,15 +28,15 @@ def bench(
     work: Annotated[
         list[str] | None, typer.Argument(**one_of(benchmark.WORKS, "What to update (default: all).", argument=True))
     ] = None,
-    repetitions: Annotated[int | None, typer.Option(min=1, help="Steps of each; the median counts.")] = None,
+    repetitions: Annotated[int | None, typer.Option(min=1, help="Steps per optimizer; shows the median.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads (default: torch's).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for bench.json.")] = None,
     as_json: Json = False,
 ) -> None:
     """Time a step of AdaBound against torch's fused Adam and other AdaBounds.
 
-    All optimizers take turns in one process, so that what disturbs one disturbs all. Compare the ratios: the
-    milliseconds are this machine's. `large` needs about 4 GB of memory.
+    All optimizers run in one process, interleaved step by step, so that a disturbance affects all of them. Compare the
+    ratios: the milliseconds depend on the machine. `large` needs about 4 GB of memory.
     """
     unknown = set(work or ()) - set(benchmark.WORKS)
     if unknown:
@@ -55,12 +56,12 @@ def bench(
 
 def _measure(works: list[str], repetitions: int | None, quiet: bool) -> list[dict[str, Any]]:
     results = []
-    with Progress(console=Console(stderr=True), transient=True, disable=quiet) as progress:
+    with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
         for name in works:
-            task = progress.add_task(name)
+            task = bar.add_task(name)
 
             def show(done: int, of: int, task: TaskID = task) -> None:
-                progress.update(task, completed=done, total=of)
+                bar.update(task, completed=done, total=of)
 
             results.append(benchmark.measure(name, repetitions, show))
     return results

@@ -21,7 +21,7 @@ def bounds(
     final_lr: Annotated[float, typer.Option(help="The learning rate of SGD at the end.")] = 0.1,
     gamma: Annotated[float, typer.Option(help="Speed at which the bounds converge.")] = 1e-3,
     family: Annotated[str, typer.Option(**one_of(forecast.CONVERGING, "Form of the bounds."))] = "harmonic",
-    certificate: Annotated[bool, typer.Option("--certificate", help="Add what the theory says of the bounds.")] = False,
+    certificate: Annotated[bool, typer.Option("--certificate", help="Add what the theory says about them.")] = False,
     as_json: Json = False,
     out: Annotated[Path | None, typer.Option(help="Folder for bounds.png and bounds.json.")] = None,
 ) -> None:

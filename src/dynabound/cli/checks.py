@@ -31,7 +31,7 @@ def check_local_runs(specs: Iterable[RunSpec], device: str, out: Path) -> None:
 
 
 def check_optimizer(spec: RunSpec, device: str) -> None:
-    """Raise OptimizerError unless the optimizer can make a step as the lab makes it, and its rates can be read."""
+    """Raise OptimizerError unless the lab can make a step with the optimizer, and read its rates if asked to."""
     param = Parameter(torch.zeros(2, 2, device=distributed.local_device(device)))
     optimizer = optimizers.build(spec.optimizer, [param], spec.lr, spec.weight_decay, spec.options)
     if spec.rates:
@@ -57,7 +57,7 @@ def check_memory(spec: RunSpec, device: str = "cpu") -> None:
     """Raise CommandError if the model cannot fit into this machine's memory."""
     if spec.layers is not None and spec.layers > MAX_LAYERS:
         raise CommandError(f"layers={spec.layers}: must be at most {MAX_LAYERS}")
-    copies = 2 if device == "cpu" else 1  # weights and gradients; on other devices the model is only made here
+    copies = 2 if device == "cpu" else 1  # weights and gradients; for another device the model is only built here
     needed, present = 4 * copies * _least_parameters(spec), _total_memory()
     if needed > present:
         shape = {"hidden": spec.hidden, "layers": spec.layers, "width": spec.width}
@@ -88,7 +88,7 @@ def _total_memory() -> float:
 
 
 def check_threads(threads: int | None) -> None:
-    """Raise CommandError if no process can have that many threads."""
+    """Raise CommandError if there are too many threads for this machine."""
     most = max(64, 4 * (os.cpu_count() or 1))
     if threads is not None and threads > most:
         raise CommandError(f"threads={threads}: this machine has {os.cpu_count()} cores; must be at most {most}")

@@ -1,4 +1,4 @@
-"""What every command does when it fails: one line on standard error and an exit code, no traceback."""
+"""How every command fails: one line on standard error and an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class CommandError(Exception):
-    """A mistake in the command line that was found before anything was run: one line, with the remedy."""
+    """A mistake in the command line, found before anything is run: one line, with the remedy."""
 
 
 def printable(text: object) -> str:
@@ -45,9 +45,9 @@ def printable(text: object) -> str:
 
 @contextlib.contextmanager
 def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn what a command raises into one line and an exit code: 130 for Ctrl-C, 1 for all else.
+    """Turn an exception of a command into one line and an exit code: 130 for Ctrl-C, otherwise 1.
 
-    An error that nobody foresaw is a defect: its traceback is written to a file, which the line names.
+    An unexpected error is a defect: its traceback is written to a file, which the line names.
     """
     try:
         yield
@@ -104,7 +104,7 @@ def _report(error: Exception) -> str:
 
 
 def _tracker() -> str:
-    """Where to report, if the package's metadata say so."""
+    """Where to report, if the package's metadata name an address."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         for entry in metadata.metadata("dynabound").get_all("Project-URL") or ():
             label, _, address = entry.partition(", ")

@@ -57,7 +57,7 @@ Device = Annotated[str, typer.Option("--device", **one_of(DEVICES, "Device to tr
 
 
 def key_value(text: str) -> tuple[str, Any]:
-    """``key=value``, the value as Python reads it, or else a string.
+    """``key=value``; the value is a Python literal, or else a string.
 
     >>> key_value("betas=0.9,0.99"), key_value("nesterov=true"), key_value("bounds=linear")
     (('betas', (0.9, 0.99)), ('nesterov', True), ('bounds', 'linear'))
@@ -107,7 +107,7 @@ class Fields:
         return _parameter(spec.name, None, Annotated[kind | None, typer.Option(_flag(spec.name), **about)])
 
     def given(self, values: dict[str, Any]) -> dict[str, Any]:
-        """Take these options out of a command's ``values``; return those that were given."""
+        """Remove these options from a command's ``values``; return those that were given."""
         taken = {name: values.pop(name) for name in [parameter.name for parameter in self.parameters()]}
         taken = {name: value for name, value in taken.items() if value is not None and value != []}
         return {
@@ -132,7 +132,7 @@ def _with_default(text: str, spec: Field[Any]) -> str:
 
 
 def expand(**groups: Fields) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of ``groups``; each arrives as a dict of those that were given, by its keyword."""
+    """Add the options of ``groups`` to a command, which gets for each keyword a dict of the given options."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters: list[inspect.Parameter] = []

@@ -1,4 +1,4 @@
-"""Progress on standard error: of one run, of many runs, of a download. Live on a terminal, lines elsewhere."""
+"""Progress on standard error, for one run, many runs and downloads: live on a terminal, otherwise as lines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _INTERVAL = 0.1  # seconds between two updates of a bar
 
 
 def epoch_line(metrics: dict[str, Any], epochs: int) -> str:
-    """One epoch in a line.
+    """One epoch as a line of text.
 
     >>> epoch_line({"epoch": 3, "train_loss": 0.5, "test_loss": 0.75, "test_accuracy": 0.9, "seconds": 1.25}, 10)
     'epoch 3/10  train loss 0.5000  test loss 0.7500  test accuracy 90.00%  1.2 s'
@@ -167,7 +167,7 @@ class Board:
         self._total = bar.add_task("all runs", total=0, left="starting") if bar else None
 
     def begin(self, specs: list[RunSpec]) -> None:
-        """Add runs that are to be done."""
+        """Add runs that will be trained."""
         self._specs |= {spec.name: spec for spec in specs}
         self._left |= {spec.name: spec.epochs for spec in specs}
         if self._bar and self._total is not None:

@@ -1,4 +1,4 @@
-"""``dynabound report`` and ``verify``: what came out, and whether it can be repeated."""
+"""``dynabound report`` and ``verify``: the results, and whether they can be repeated."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ Scale = Annotated[str, typer.Option(**one_of(SCALES, "Size of the experiments.")
 OutDir = Annotated[Path, typer.Option("--out", help="Folder of the runs, the figures and the report.")]
 AddTo = Annotated[
     Path | None,
-    typer.Option("--add-to", metavar="LEDGER", help="At the end add the studies' ended runs to a ledger."),
+    typer.Option("--add-to", metavar="LEDGER", help="At the end, add the studies' ended runs to a ledger."),
 ]
 
 
@@ -133,17 +133,17 @@ def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | 
 )
 def verify(
     results: Annotated[Path, typer.Option(metavar="LEDGER", help="Folder of the ledger.")] = Path("results"),
-    number: Annotated[int, typer.Option("--sample", min=1, max=1_000_000, help="How many runs to train again.")] = 3,
-    seed: Annotated[int, typer.Option(min=0, help="Which runs: another seed picks others.")] = 0,
+    number: Annotated[int, typer.Option("--sample", min=1, max=1_000_000, help="Number of runs to train again.")] = 3,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random choice of runs.")] = 0,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Train runs of a ledger again and compare.
 
-    The runs are picked at random. On the same CPU model, with the same versions of torch and dynabound and as many
-    threads, every metric of every epoch must be the same, bit for bit. Elsewhere training rounds differently: then
-    accuracies of the last epoch may differ by 3 points, and perplexities by 5 %. Runs whose data set is not found are
-    listed and not compared. Exits with 1 if a run differs.
+    The runs are chosen at random. On the same CPU model, with the same versions of torch and dynabound and the same
+    number of threads, every metric of every epoch must be equal bit for bit. Elsewhere rounding differs: accuracies of
+    the last epoch may differ by 3 points, and perplexities by 5 %. Runs whose data set is not found are listed and not
+    compared. Exits with 1 if a run differs.
     """
     ledger = Ledger(results)
     ledger.require()

@@ -122,7 +122,7 @@ def _suggested(
 
 
 def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> Callable[[Progress], None] | None:
-    """What to pass as ``train(progress=…)``: what shows the run, what writes its curves, both or nothing."""
+    """What to pass as ``train(progress=…)``: a function that shows the run and writes its curves, or None."""
     written = progress.tensorboard(curves) if curves and distributed.rank() == 0 else None
     listeners = [each for each in (shown, written) if each]
 
@@ -134,7 +134,7 @@ def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> 
 
 
 def _stored_spec(store: Store, name: str, given: dict[str, Any], trust: bool) -> RunSpec:
-    """The spec of a stored run, whose code is imported only if the user trusts it: the folder may be another's."""
+    """The spec of a stored run. Its optimizer is imported only if the user trusts it: anyone may have written it."""
     spec = store.find(name).spec()
     foreign = ":" in spec.optimizer
     others = [option for option in given if not (foreign and option == "optimizer")]
@@ -187,7 +187,7 @@ def data_fetch(
     for name in names:
         with progress.download_bar(quiet) as bar:
             folder = fetch_data(name, data_dir, bar)
-        datasets.load(name, data_dir)  # say that it is there only if it can be read
+        datasets.load(name, data_dir)  # print the folder only if the data set can be read
         echo(f"{name}: {folder}")
 
 
@@ -210,7 +210,7 @@ def runs_list(
             source = context.get_parameter_source(name)
             if source and source.name == "COMMANDLINE":  # it would be ignored: the command has its own --out
                 option, command = f"--{name.removeprefix('as_')}", context.invoked_subcommand
-                raise typer.BadParameter(f"{option}: must stand after {command}: dynabound runs {command} … {option}")
+                raise typer.BadParameter(f"{option}: must come after {command}: dynabound runs {command} … {option}")
         return
     wanted = {"task": task, "model": model, "optimizer": optimizer, "state": state}
     rows = [
@@ -221,14 +221,14 @@ def runs_list(
     if as_json:
         echo_json(rows)
     elif not rows:
-        echo(f"no such runs in {out}")
+        echo(f"no matching runs in {out}")
     else:
         columns = ("run", "task", "model", "optimizer", "lr", "seed", "state", "epoch", "result")
         print_table(columns, ([row.get(column, "") for column in columns] for row in rows), wrap="result", width=160)
 
 
 def _row(run: Run) -> dict[str, Any] | None:
-    """A run in a line; a damaged one is a line too. None if it has been removed meanwhile."""
+    """A run, also a damaged one, as a row of the list. None if it has just been removed."""
     try:
         spec, status = run.spec(), run.status()
         if status["state"] == "damaged":
@@ -254,7 +254,7 @@ Name = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the
 
 @runs.command("show", epilog="Example: dynabound runs show 860a --json")
 def runs_show(run: Name, out: Out = Path("runs"), as_json: Json = False) -> None:
-    """Show all that is stored about a run."""
+    """Show everything that is stored about a run."""
     found = Store(out).find(run)
     spec, status, metrics = found.spec(), found.status(), found.metrics()
     if as_json:

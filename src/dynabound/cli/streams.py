@@ -1,4 +1,4 @@
-"""Standard output and error in encodings that lack our characters: they are replaced by ASCII."""
+"""Standard output and error in encodings that lack some of our characters, which are replaced by ASCII."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _ascii(character: str) -> str:
 
 
 def fall_back_to_ascii() -> None:
-    """Never fail to print: what an encoding cannot say is written in ASCII.
+    """Never fail to print: characters that the encoding lacks are written in ASCII.
 
     >>> codecs.register_error("dynabound-ascii", _replace)
     >>> "α* = 0.1, β₂ ≥ 0 …".encode("ascii", "dynabound-ascii").decode()

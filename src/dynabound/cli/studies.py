@@ -63,7 +63,7 @@ def reproduce(
         float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")
     ] = None,
     reuse: Annotated[
-        Path | None, typer.Option(metavar="LEDGER", help="First take ended runs from a ledger, such as results.")
+        Path | None, typer.Option(metavar="LEDGER", help="First copy ended runs from a ledger, such as results.")
     ] = None,
     add_to: AddTo = None,
     out: OutDir = _OUT,
@@ -73,8 +73,8 @@ def reproduce(
 
     The study "suggest" is our own, and runs only if it is named.
 
-    A ledger is a folder of ended runs as plain text. --reuse takes those that the studies need from it, instead of
-    training them; --add-to adds what is new. Runs that others trained are taken as they are; verify checks them.
+    A ledger is a folder of ended runs as plain text. --reuse copies the runs that the studies need from it instead of
+    training them; --add-to adds new ones. Runs of others are taken on trust; verify trains a sample of them again.
 
     Safe to interrupt: run the same command again to resume.
     """
@@ -117,7 +117,7 @@ def reproduce(
 
 
 def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> bool:
-    """Copy the ledger's runs into ``out``; return whether these are all."""
+    """Copy the ledger's runs into ``out``; return whether no run is left to train."""
     ledger.require()
     check_folder(out)
     drive.check((), out, None)
@@ -269,7 +269,7 @@ def tune(
 
 
 def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
-    """What a search tried and how the best setting's seeds ended, for JSON."""
+    """The runs of a search and the results of its best setting, for JSON."""
     best, tried = result.best, [(read(store, spec), loss) for spec, loss in result.tried]
     winner = [read(store, spec) for spec in seeded(best, seeds)] if best else []
     final = [run.series("test")[-1] for run in winner if run.state == "finished"]

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bar
 
 from dynabound._files import write_whole
 from dynabound.cli.checks import check_memory, check_readable
@@ -58,7 +58,7 @@ def suggest(
     if out:
         _write(found, out)
     command = _train_command(spec, with_rates(chosen, found))
-    if steps is not None:  # which need not be whole epochs
+    if steps is not None:  # they need not be whole epochs
         command += f"  # choose --epochs so that it has {steps} steps"
     if as_json:
         echo_json({**found.to_dict(), "command": command})
@@ -72,7 +72,7 @@ def suggest(
 def suggesting(quiet: bool) -> Iterator[Callable[[int, int], None]]:
     """A bar on standard error; yields what to pass as ``suggest(progress=…)``."""
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+    with Bar(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
         task = bar.add_task("suggesting learning rates", total=None)
 
         def update(done: int, total: int) -> None:
@@ -90,7 +90,7 @@ def _write(found: Suggestion, out: Path) -> None:
 
 
 def _train_command(given: dict[str, Any], spec: RunSpec) -> str:
-    """The command that trains ``spec``: the options that were given, and the numbers that were found."""
+    """The command that trains ``spec``: the given options and the suggested numbers."""
     options = {name: value for name, value in given.items() if name != "task"}
     words = [f"--{name.replace('_', '-')} {value}" for name, value in options.items()]
     words += [f"--lr {spec.lr:g}", *(f"--opt {name}={value:g}" for name, value in spec.options.items())]

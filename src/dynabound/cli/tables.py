@@ -28,7 +28,7 @@ def echo_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], wrap: str = "", width: int = 120) -> None:
-    """Print rows as they are, no markup; only the column ``wrap`` may be broken into lines."""
+    """Print rows without interpreting markup; only the column ``wrap`` may be broken into lines."""
     table = Table(box=None, header_style="bold")
     for column in columns:
         table.add_column(column, no_wrap=bool(wrap) and column != wrap)
@@ -38,7 +38,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], wrap: 
 
 
 def show(renderable: RenderableType, width: int = 120) -> None:
-    """Print to a terminal in its width, elsewhere in ``width``."""
+    """Print in the width of the terminal, or in ``width`` if there is none."""
     Console(highlight=False, width=None if sys.stdout.isatty() else width).print(renderable)
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import numpy as np
 import typer
 from rich.console import Console
-from rich.progress import Progress
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
@@ -43,7 +43,7 @@ def theory(
     out: Annotated[Path, typer.Option(help="Folder for the figures and numbers.")] = Path("theory"),
     as_json: Json = False,
 ) -> None:
-    """Run the paper's theorems: a verdict on every claim, figures and all numbers."""
+    """Simulate the paper's theorems: a verdict on every claim, figures and all numbers."""
     if not names:
         listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.DEMONSTRATIONS.items()}
         tables.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_list(listed)
@@ -53,8 +53,8 @@ def theory(
                  final_lr=final_lr, gamma=gamma)  # fmt: skip
     try:
         chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
-        # Nothing is written before all have run: some mistakes in the options show up only on the way.
-        with np.errstate(over="ignore"):  # infinity is what absurd step sizes lead to
+        # Nothing is written before all have run: some mistakes in the options show up only during a run.
+        with np.errstate(over="ignore"):  # absurd step sizes lead to infinity
             results = [_run(studies.DEMONSTRATIONS[name], name, options) for name, options in chosen.items()]
     except ValueError as error:
         raise CommandError(str(error)) from None
@@ -70,7 +70,7 @@ def theory(
 
 def _run(run: Callable[..., Demonstration], name: str, options: dict[str, object]) -> Demonstration:
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=None)
         return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
@@ -80,13 +80,13 @@ def _print_study(study: Demonstration, paths: list[Path]) -> None:
     for heading in ("claim", "whose", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
-        # Red is what should not be: a claim that is known to be false may fail.
+        # Red marks an unexpected verdict: a claim that is known to be false is expected to fail.
         colour = "yellow" if verdict.holds is None else "green" if verdict.as_expected else "red"
         table.add_row(verdict.claim, verdict.source, verdict.measured, Text(verdict.verdict, colour), verdict.settings)
     tables.show(table)
     tables.show(Text("; ".join(f"{name}: {word}" for name, word in study.statements.items())))
     if any(verdict.holds is None for verdict in study.verdicts):
-        tables.echo("undecided: T is too short to tell; give a larger --T")
+        tables.echo("undecided: T is too small to decide; give a larger --T")
     tables.show(Text(f"{study.summary}\n{'  '.join(map(str, paths))}\n", "dim"))
 
 

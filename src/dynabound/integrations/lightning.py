@@ -33,7 +33,7 @@ class LensCallback(Callback):
     ``learning_rate/<parameter>/<column>`` at every snapshot.
 
     Args:
-        every, on_look: as of :class:`~dynabound.lens.LearningRateLens`.
+        every, on_look: see :class:`~dynabound.lens.LearningRateLens`.
         log: the columns that the loggers get; () for none.
         make_lens: ``functools.partial(LearningRateLens, extremes=(1e-3, 1e2))`` sets the other options of the lens.
 
@@ -75,7 +75,7 @@ class LensCallback(Callback):
         ]
         for lens, state in zip(self.lenses, self._loaded, strict=False):
             lens.load_state_dict(state)
-        self._loaded = []  # a checkpoint belongs to one fit: the next one without a checkpoint starts anew
+        self._loaded = []  # a checkpoint belongs to one fit: the next fit starts a new record
         for lens in self.lenses:
             self._check_columns(lens)
         for lens in self.lenses:
@@ -104,19 +104,19 @@ class LensCallback(Callback):
 def suggest(module: LightningModule, batches: Iterable[Any], steps: int, **settings: Unpack[Settings]) -> Suggestion:
     """:func:`dynabound.suggest` with the loss that ``module.training_step`` returns. Call it before ``Trainer.fit``.
 
-    The module is left as it was. What ``training_step`` itself keeps, such as metrics, is not: ``reset`` is called
-    before each race and after the last, to clear it. There is no Trainer during the races: the module's own precision
-    is used, batches are not accumulated, and ``self.log`` does nothing.
+    The module is restored afterwards, except for state that ``training_step`` itself keeps, such as metrics: clear it
+    in ``reset``, which is called before each race and after the last. There is no Trainer during the races: the
+    module's own precision is used, batches are not accumulated, and ``self.log`` does nothing.
 
     Args:
-        module: what is to be trained, with automatic optimization, on the device where it is to be raced.
+        module: the module to train, with automatic optimization, on the device for the races.
         batches: the DataLoader of the training, or any iterable of batches.
-        steps: the length of the training to come, in optimizer steps: ``Trainer.estimated_stepping_batches``.
+        steps: the length of the planned training, in optimizer steps: ``Trainer.estimated_stepping_batches``.
         settings: the keyword arguments of :func:`dynabound.suggest`; ``clip`` is Lightning's ``gradient_clip_val``.
     """
     if not module.automatic_optimization:
         raise ValueError(
-            "module: automatic_optimization=False, so that training_step() does not return the loss to minimise; "
+            "module: automatic_optimization=False, so training_step() does not return the loss to minimise; "
             "call dynabound.suggest with a loss function"
         )
     index = (0,) if len(inspect.signature(module.training_step).parameters) > 1 else ()
@@ -127,5 +127,5 @@ def suggest(module: LightningModule, batches: Iterable[Any], steps: int, **setti
         return output["loss"] if isinstance(output, Mapping) else output
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", ".*`self.log")  # that there is no Trainer
+        warnings.filterwarnings("ignore", ".*`self.log")  # it warns that there is no Trainer
         return tuning.suggest(module, loss, batches, steps, **settings)

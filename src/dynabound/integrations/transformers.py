@@ -37,7 +37,7 @@ class LensCallback(TrainerCallback):
     record of ``output_dir/checkpoint-N`` is continued if there is one.
 
     Args:
-        every, on_look: as of :class:`~dynabound.lens.LearningRateLens`.
+        every, on_look: see :class:`~dynabound.lens.LearningRateLens`.
         make_lens: ``functools.partial(LearningRateLens, extremes=(1e-3, 1e2))`` sets the other options of the lens.
 
     After ``train``, :attr:`lens` has the record.
@@ -87,13 +87,13 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
 def suggest(trainer: Trainer, steps: int | None = None, **settings: Unpack[Settings]) -> Suggestion:
     """:func:`dynabound.suggest` with a Trainer's model, loss and training data. Call it before ``Trainer.train``.
 
-    The model is left as it was. The loss is that of ``Trainer.compute_loss``, with the Trainer's autocast; batches are
-    those of ``get_train_dataloader``, one for each step: they are not accumulated. The optimizer of the Trainer is not
-    used.
+    The model is restored afterwards. The loss is that of ``Trainer.compute_loss``, with the Trainer's autocast; batches
+    are those of ``get_train_dataloader``, one for each step: they are not accumulated. The optimizer of the Trainer is
+    not used.
 
     Args:
         trainer: the Trainer, in one process.
-        steps: the length of the training to come, in optimizer steps. None: as the Trainer's arguments say.
+        steps: the length of the planned training, in optimizer steps. None: taken from the Trainer's arguments.
         settings: the keyword arguments of :func:`dynabound.suggest`. ``clip`` is ``max_grad_norm`` if not given.
     """
     batches, args = trainer.get_train_dataloader(), trainer.args

@@ -1,6 +1,6 @@
 """AdaBound and AMSBound as Keras 3 optimizers, on the TensorFlow, JAX and torch backends.
 
-Loads Keras and the backend that Keras was configured with. Import this module before ``keras.saving.load_model``.
+Loads Keras and its configured backend. Import this module before ``keras.saving.load_model``.
 """
 
 try:

@@ -52,7 +52,7 @@ class Scalars(NamedTuple):
 
 @keras.saving.register_keras_serializable(package="dynabound")
 class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
-    """Adam whose learning rates are clipped between two bounds that close in on SGD's.
+    """Adam whose learning rates are clipped between two bounds that converge to SGD's learning rate.
 
     ::
 
@@ -65,11 +65,11 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
     callback and an assignment to ``learning_rate``.
 
     Args:
-        learning_rate: α, a float, a ``LearningRateSchedule`` or a callable. Where it is 0 nothing moves.
+        learning_rate: α, a float, a ``LearningRateSchedule`` or a callable. At 0 no variable changes.
         beta_1: β₁.
         beta_2: β₂.
         final_learning_rate: α*, the learning rate of the SGD that training ends with.
-        gamma: γ, the speed at which the bounds close in; SGD is near when t is well over 1/γ.
+        gamma: γ, the speed at which the bounds converge; the steps are close to SGD when t is well over 1/γ.
         epsilon: ε.
         base_learning_rate: the learning rate at which α* is ``final_learning_rate``. None: ``learning_rate``, or the
             peak of the schedule. It is in the config, so that a loaded model keeps it.
@@ -81,7 +81,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         beta_1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         weight_decay: as in every Keras optimizer: decoupled, x shrinks by ``1 - learning_rate * weight_decay``. For an
             L2 penalty use the layers' regularizers.
-        clipnorm: this and the others as in every Keras optimizer.
+        clipnorm: like the remaining arguments, as in every Keras optimizer.
 
     Example:
         >>> import keras
@@ -154,7 +154,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
             self._largest_moments = [self._add_moment(variable, "velocity_max") for variable in variables]
 
     def _add_moment(self, variable: Any, name: str) -> Any:
-        if getattr(variable, "overwrite_with_gradient", False):  # Keras sets these without asking update_step
+        if getattr(variable, "overwrite_with_gradient", False):  # Keras sets these without calling update_step
             return None
         dtype = _compute_dtype(variable)
         if keras.backend.standardize_dtype(variable.dtype) == dtype:
@@ -164,7 +164,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         return self.add_variable(variable.shape, dtype=dtype, layout=layout, name=f"{path}_{name}")
 
     def _backend_update_step(self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any) -> None:
-        # Keras's place for what is done once for all variables; it passes its last argument on to update_step().
+        # Keras calls this once for all variables, and passes the last argument on to update_step().
         if keras.backend.backend() == "torch":
             from dynabound.keras import _torch
 
@@ -177,7 +177,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         """Update one variable and its moments."""
         s = learning_rate if isinstance(learning_rate, Scalars) else self._scalars(learning_rate)
         dtype = _compute_dtype(variable)
-        # A Python number as it is: ops.cast would round it to Keras's floatx on the way.
+        # A Python number is not cast: ops.cast would first round it to Keras's floatx.
         s = Scalars(*(value if isinstance(value, float) else ops.cast(value, dtype) for value in s))
         gradient = ops.cast(ops.convert_to_tensor(gradient, sparse=False), dtype)
         index = self._get_variable_index(variable)
@@ -188,7 +188,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
             largest = self._largest_moments[index]
             self.assign(largest, ops.maximum(largest, v))
             v = largest
-        # The smallest normal number is lost against any √v but 0: it only keeps 0/0 from being NaN.
+        # The smallest normal number vanishes beside any √v > 0; it only prevents 0/0.
         rate = s.step_size / (ops.sqrt(v) + max(self.epsilon, _TINY[dtype]))
         step = ops.clip(rate, s.lower, s.upper) * m
         if keras.backend.standardize_dtype(variable.dtype) == dtype:
@@ -207,7 +207,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
             step_size = lr * ops.sqrt(-ops.expm1(t * _log(self.beta_2))) / correction_1
         if self.base_learning_rate > 0:
             final = self.final_learning_rate / self.base_learning_rate * lr
-        else:  # constructed with a learning rate of 0 and raised later: there is nothing to compare with
+        else:  # constructed with a learning rate of 0 and raised later: there is no ratio to scale by
             final = self.final_learning_rate * ops.cast(lr > 0, dtype)
         lower, upper = bound_functions.evaluate(self.bounds, self.gamma, t)
         lower, upper = lower * final, _upper(upper, final, dtype)
@@ -219,7 +219,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
     def _first_moment(self, t: Any) -> tuple[Any, Any]:
         """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
         if isinstance(self.beta_1_decay, str):  # "harmonic"
-            # β₁ᵗ/t! is lost against 1 from t = 20 on; Keras has no logarithm of the factorial.
+            # β₁ᵗ/t! vanishes beside 1 from t = 20 on; Keras has no logarithm of the factorial.
             table = [1 - self.beta_1**k / math.factorial(k) for k in range(1, 21)]
             index = ops.cast(ops.minimum(t, 20) - 1, "int32")
             return self.beta_1 / t, ops.take(ops.convert_to_tensor(table, dtype=t.dtype), index)
@@ -230,7 +230,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         return beta_1, -ops.expm1(product + _log(self.beta_1_decay) * t * (t - 1) / 2)
 
     def get_config(self) -> dict[str, Any]:
-        """All arguments of the constructor, ``base_learning_rate`` as it was found."""
+        """All arguments of the constructor, with the resolved ``base_learning_rate``."""
         names = ["beta_1", "beta_2", "final_learning_rate", "gamma", "epsilon", "base_learning_rate", "amsbound"]
         names += ["bounds", "debias", "sqrt_decay", "beta_1_decay"]
         config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
@@ -301,11 +301,11 @@ def _base(learning_rate: Any, base_learning_rate: float | None) -> float:
         if keras.backend.backend() == "jax":
             import jax
 
-            schedule = jax.jit(learning_rate)  # Keras's conditionals would be compiled anew for every step
+            schedule = jax.jit(learning_rate)  # otherwise Keras's conditionals would be compiled again for every step
         return peak(lambda step: ops.convert_to_numpy(schedule(step)))
     if callable(learning_rate):
         raise ValueError(
-            "base_learning_rate=None: a callable learning_rate does not say what final_learning_rate belongs to; "
-            "give the peak of the learning rate as base_learning_rate"
+            "base_learning_rate=None: must be given if learning_rate is a callable, because the bounds scale with "
+            "learning_rate / base_learning_rate; give the peak of the learning rate"
         )
     return float(learning_rate)

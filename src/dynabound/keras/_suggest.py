@@ -1,4 +1,4 @@
-"""``suggest`` for Keras: a compiled model is raced by a second trainer of the same layers, and put back as it was."""
+"""``suggest`` for Keras: a second trainer of the same layers runs the races, and the compiled model is restored."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ def suggest(
     """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this model by short races, before training.
 
     The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all races. The
-    model's weights, its random seeds and its optimizer are left exactly as they were, whatever happens.
+    model's weights, its random seeds and its optimizer are restored exactly, also after an exception.
 
     Args:
         model: a built model, compiled with the loss to minimise and any optimizer.
         data: a tuple of arrays ``(x, y)`` or ``(x, y, sample_weight)``, which is shuffled and divided into batches; or
             an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list. Up to
             a seventh of ``budget`` times ``repeats`` batches are kept in memory.
-        steps: the length of the training to come, in optimizer steps.
+        steps: the length of the planned training, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
         budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
-        repeats: how often to do everything, with other batches; the answer is the geometric mean.
-        seed: of the order of arrays.
-        progress: called with (steps made, most steps) after each step.
+        repeats: the number of repetitions, with other batches; the answer is the geometric mean.
+        seed: seed of the order of arrays.
+        progress: called with (steps made, largest number of steps) after each step.
         options: ``beta_1``, ``beta_2``, ``epsilon``, ``amsbound``, ``weight_decay``, ``clipnorm``, ``clipvalue``,
             ``global_clipnorm`` of the optimizer.
 
@@ -94,7 +94,7 @@ def suggest(
 
 
 class KerasRacer(Racer):
-    """Trains the model through a trainer of its own, whose optimizer has variables for rates."""
+    """Trains the model through a trainer of its own, whose optimizer has variables for the rates."""
 
     def __init__(
         self, model: keras.Model, options: Mapping[str, Any], progress: ProgressCallback | None, most: int
@@ -113,35 +113,35 @@ class KerasRacer(Racer):
         self.first = [(variable, np.array(ops.convert_to_numpy(variable))) for variable in model.variables]
 
     def rewind(self) -> None:
-        """Put the model's variables back."""
+        """Restore the model's variables."""
         for variable, value in self.first:
             variable.assign(value)
         if keras.backend.backend() == "torch":
             self.trainer.zero_grad(set_to_none=True)
 
     def start(self, rates: RaceRates | None) -> None:
-        """Put the weights and the optimizer back; at learning rate 0, if there are no rates, nothing moves."""
+        """Restore the weights and reset the optimizer; without rates the learning rate is 0 and no weight changes."""
         self.rewind()
         self.rates = rates or RaceRates(0.0, gamma=1.0)  # with γ = 0 the upper bound would be ∞ · 0
         self.optimizer.restart(self.rates)
 
     def step(self, batch: Any) -> float:
-        """Train on a batch; the loss before it."""
-        self.trainer.reset_metrics()  # or the loss would be a running mean
+        """Train on a batch; return the loss before the update."""
+        self.trainer.reset_metrics()  # otherwise the loss would be a running mean
         return float(self.trainer.train_on_batch(*batch, return_dict=True)["loss"])
 
     def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the race of Adam that has just ended."""
+        """``final_lr`` from the second moments of the last race, which was one of Adam."""
         return first_guess(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
 
 
 class Trainer(keras.Model):  # type: ignore[misc]
-    """The model once more, to be compiled with another optimizer: the same layers, another state of training."""
+    """The same layers as ``model``, compiled with another optimizer."""
 
     def __init__(self, model: keras.Model) -> None:
         super().__init__()
         self.model = model
-        if hasattr(model, "output_names"):  # that a dict of losses refers to
+        if hasattr(model, "output_names"):  # a dict of losses refers to them
             self.output_names = model.output_names
 
     def call(self, x: Any, training: bool | None = None) -> Any:
@@ -150,7 +150,7 @@ class Trainer(keras.Model):  # type: ignore[misc]
 
 
 class RacingAdaBound(AdaBound):
-    """AdaBound whose rates are variables, so that a compiled step serves all races; with γ = 0 it is Adam."""
+    """AdaBound whose rates are variables, so that one compiled step is enough for all races; with γ = 0 it is Adam."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(base_learning_rate=1.0, **options)
@@ -158,7 +158,7 @@ class RacingAdaBound(AdaBound):
         self.final_learning_rate: Any = self.add_variable((), name="final_learning_rate")
 
     def restart(self, rates: RaceRates) -> None:
-        """Forget all steps, and take these rates."""
+        """Reset the state and set these rates."""
         for variable in self.variables:
             variable.assign(ops.zeros(variable.shape, variable.dtype))
         self.learning_rate = rates.lr
@@ -167,7 +167,7 @@ class RacingAdaBound(AdaBound):
         self.final_learning_rate.assign(rates.final_lr / rates.lr if rates.lr else 0.0)
 
     def _backend_update_step(self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any) -> None:
-        # On every backend the rule in Keras's operations: the torch step takes no variables for rates.
+        # Keras's operations on every backend: the torch step does not take variables as rates.
         super(AdaBound, self)._backend_update_step(grads, trainable_variables, self._scalars(learning_rate))
 
     def unbiased_second_moments(self) -> Iterator[np.ndarray[Any, Any]]:
@@ -194,6 +194,6 @@ def _batches(data: Any, batch_size: int, seed: int) -> Iterable[Any]:
         return data  # type: ignore[no-any-return]
     size = len(keras.tree.flatten(data)[0])
     order = np.random.default_rng(seed).permutation(size)
-    # Without an incomplete last batch, which a step would be compiled for.
+    # An incomplete last batch is left out: it would need a compiled step of its own.
     parts = [order[start : start + batch_size] for start in range(0, size - batch_size + 1, batch_size)]
     return (keras.tree.map_structure(itemgetter(part), data) for part in parts)

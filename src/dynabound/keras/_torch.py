@@ -1,4 +1,4 @@
-"""The Keras optimizers on the torch backend: dynabound's torch step, which takes all variables at once."""
+"""The Keras optimizers on the torch backend: dynabound's torch step, which updates all variables at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def update(optimizer: AdaBound, grads: list[Any], variables: list[Any], learning
         values(optimizer._first_moments),
         values(optimizer._second_moments),
         values(optimizer._largest_moments) if optimizer.amsbound else [],
-        [step] * len(params),  # Keras counts once for all: what the step does to this copy does not matter
+        [step] * len(params),  # Keras has one count for all variables: this copy is not used again
         {
             "lr": float(lr) if on_cpu else torch.as_tensor(lr),
             "base_lr": optimizer.base_learning_rate,
@@ -45,14 +45,14 @@ def update(optimizer: AdaBound, grads: list[Any], variables: list[Any], learning
             "debias": optimizer.debias,
             "sqrt_decay": optimizer.sqrt_decay,
             "beta1_decay": optimizer.beta_1_decay,
-            "capturable": not on_cpu,  # so that no number has to be fetched from an accelerator
+            "capturable": not on_cpu,  # so that no number has to be copied from an accelerator
             **_FIXED,
         },
     )
 
 
 _FIXED: dict[str, Any] = {
-    "weight_decay": 0.0,  # Keras does it before
+    "weight_decay": 0.0,  # Keras has applied it already
     "decoupled_weight_decay": False,
     "maximize": False,
     "box": None,  # Keras's variables have constraints of their own

@@ -1,4 +1,4 @@
-"""JSON with a checksum in it, and JSON and numbers that may be damaged."""
+"""JSON that contains its checksum, and checks of JSON and numbers that may be damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def verified(entry: Any, unsigned: frozenset[str] = frozenset()) -> dict[str, An
 
 
 def parse_json(contents: bytes, kind: type) -> Any:
-    """JSON of the expected type; DamagedError for anything else, also for numbers and nesting beyond all reason."""
+    """JSON of the expected type; DamagedError for anything else, including numbers or nesting that Python rejects."""
     try:
         value = json.loads(contents, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -44,4 +44,4 @@ def is_number(value: Any) -> bool:
 
 
 def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not a number")  # Python alone writes and reads NaN and Infinity
+    raise ValueError(f"{name} is not a number")  # the JSON standard has neither NaN nor Infinity

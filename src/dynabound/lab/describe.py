@@ -32,7 +32,7 @@ def workload_title(spec: RunSpec) -> str:
 
 @cache
 def workload_key(spec: RunSpec) -> RunSpec:
-    """Equal for two runs whose epochs take equally long: everything but method, seed and number of epochs.
+    """Equal for two runs whose epochs take equally long: everything except method, seed and number of epochs.
 
     >>> workload_key(RunSpec("mnist", optimizer="sgdm", seed=1)) == workload_key(RunSpec("mnist", epochs=3))
     True

@@ -1,4 +1,4 @@
-"""Several processes that train one run: rank, world size and collectives. In a single process all of it is trivial."""
+"""Several processes that train one run: rank, world size and collectives, which do nothing in a single process."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rank() -> int:
 
 @contextmanager
 def joined(device: str, group: bool = False) -> Iterator[None]:
-    """Join the process group if ``torchrun`` has started several processes; a single one only if it needs a group."""
+    """Join the process group if ``torchrun`` has started several processes, or if ``group`` asks for one."""
     several = _several()
     if not (several or group):
         yield
@@ -63,7 +63,7 @@ def _several() -> bool:
 
 
 def _rendezvous(several: bool) -> dict[str, Any]:
-    """How the processes find each other: as ``torchrun`` says, unless there is a file for it."""
+    """How the processes find each other: by RENDEZVOUS_FILE if it is set, otherwise as ``torchrun`` arranges it."""
     if not several:
         return {"store": dist.HashStore(), "rank": 0, "world_size": 1}  # type: ignore[attr-defined]
     if RENDEZVOUS_FILE not in os.environ:
@@ -74,7 +74,7 @@ def _rendezvous(several: bool) -> dict[str, Any]:
 
 
 def local_device(device: str) -> torch.device:
-    """The device, if it can be used; under ``torchrun`` each process of a machine takes a GPU of its own."""
+    """The device; LabError if it cannot be used. Under ``torchrun`` each process of a machine uses a GPU of its own."""
     name = f"cuda:{os.environ.get('LOCAL_RANK', '0')}" if device == "cuda" and _several() else device
     try:
         where = torch.device(name)

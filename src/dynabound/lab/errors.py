@@ -1,8 +1,8 @@
-"""The laboratory's errors: each is one line that says what is wrong, what is allowed, and what to do."""
+"""The lab's errors: each is one line that says what is wrong, what is allowed, and what to do."""
 
 
 class LabError(Exception):
-    """A fault that the user can repair; the command line prints it without a traceback."""
+    """An error that the user can correct; the command line prints it without a traceback."""
 
 
 class StoreError(LabError):
@@ -14,4 +14,4 @@ class LockedError(StoreError):
 
 
 class DamagedError(Exception):
-    """A file is not what was written. Handled inside the laboratory: an older file takes its place."""
+    """A file has changed since it was written. Handled inside the lab: an older file is used instead."""

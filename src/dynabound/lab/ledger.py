@@ -2,7 +2,7 @@
 
 A folder of JSON-lines files. ``SCALE-TASK-MODEL.jsonl`` has the runs of a network, ``suggestions.jsonl`` the suggested
 step sizes that some of them depend on. A line is one run: its spec, state, metrics (a list per column), the sessions it
-was trained in, and the checksum of all this. Lines are sorted by the name of the run: additions are small diffs.
+was trained in, and a checksum of the line. Lines are sorted by the name of the run, so that additions are small diffs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Entry:
 
     @property
     def file(self) -> str:
-        """The file that it is kept in."""
+        """The name of the file that has its line."""
         spec = self.spec
         return f"{spec.scale}-{spec.task}-{spec.model}{f'-{spec.layers}' if spec.layers else ''}.jsonl"
 
@@ -70,7 +70,7 @@ class Entry:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Entry:
-        """The entry of a line; DamagedError if it is none."""
+        """The entry of a line; DamagedError if the line is not valid."""
         spec = _spec(fields)
         state, step, columns, sessions = (fields.get(key) for key in ("state", "step", "metrics", "environment"))
         if state not in ENDED or not isinstance(step, int):
@@ -101,7 +101,7 @@ class Suggested:
 
     @property
     def file(self) -> str:
-        """The file that it is kept in."""
+        """The name of the file that has its line."""
         return _SUGGESTIONS
 
     def to_dict(self) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Suggested:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Suggested:
-        """The entry of a line; DamagedError if it is none."""
+        """The entry of a line; DamagedError if the line is not valid."""
         try:
             found = Suggestion.from_dict(fields["suggestion"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -144,7 +144,7 @@ class Ledger:
             raise LabError(f"{self.root}: has no runs; fill it with: dynabound reproduce --add-to {self.root}")
 
     def add(self, entries: Iterable[Entry | Suggested]) -> int:
-        """Add what is not there yet, and return how many; what is there is never changed."""
+        """Add entries that are not in the ledger yet, and return their number; existing lines never change."""
         known = {(entry.file, entry.spec.name) for each in (self.entries(), self.suggestions())
                  for entry in each.values()}  # fmt: skip
         files: dict[str, dict[str, str]] = {}
@@ -188,7 +188,7 @@ def _read(path: Path, kind: Any) -> list[Any]:
 
 
 def _spec(fields: dict[str, Any]) -> RunSpec:
-    """The spec of a line, checked as everywhere, and that the line is named after it."""
+    """The spec of a line; DamagedError if it is not valid, or if the line has another name than its run."""
     if not isinstance(fields.get("spec"), dict):
         raise DamagedError("it has no spec")
     try:

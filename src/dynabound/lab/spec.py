@@ -27,7 +27,7 @@ PRECISIONS = ("float32", "bf16")
 
 
 class SpecError(LabError, ValueError):
-    """A field of a RunSpec is wrong, or two of them do not go together."""
+    """A field of a RunSpec is invalid, or two fields contradict each other."""
 
 
 _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
@@ -42,11 +42,11 @@ _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
 DEFAULT: Any = None
-"""In place of a value: the default of the task, the model or the optimizer."""
+"""Stands for the default of the task, the model or the optimizer."""
 
 
 def _option(help: str, choices: Iterable[str] = (), default: str = "") -> dict[str, Any]:
-    """A field's metadata, of which the command line makes an option; ``default`` is what to show in its help."""
+    """A field's metadata, from which the command line makes an option; ``default`` is shown in its help."""
     return {"help": help, "choices": tuple(choices), "default": default}
 
 
@@ -64,9 +64,9 @@ def _own(name: str, help: str) -> Any:
 
 @dataclass(frozen=True)
 class RunSpec:
-    """All that decides a run's numbers. A field that is None takes its default, if there is one for the model.
+    """Everything that determines a run's numbers. A field that is None gets its default, if the model has that field.
 
-    Two specs that mean the same run are equal and have the same :attr:`name`, whichever way they were written.
+    Two specs of the same run are equal and have the same :attr:`name`, however they were written.
 
     >>> spec = RunSpec("mnist", opt={"final_lr": 0.5})
     >>> spec.model, spec.hidden, spec.optimizer, spec.lr
@@ -156,7 +156,7 @@ class RunSpec:
 
     @property
     def metric(self) -> str:
-        """What a run is measured by."""
+        """The metric of the task."""
         return "perplexity" if self.text else "accuracy"
 
     @property
@@ -171,7 +171,7 @@ class RunSpec:
 
     @property
     def names(self) -> list[str]:
-        """The name, then those that version 0.1 gave to equal specs with whole numbers written without a dot."""
+        """The name, then the names that version 0.1 gave to equal specs with whole numbers written without a dot."""
         whole = {key for key, value in self.options.items() if _is_whole(value)}
         if len(whole) > _MAX_WHOLE:
             return [self.name]
@@ -181,7 +181,7 @@ class RunSpec:
         return list(dict.fromkeys(names))
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON has them."""
+        """The fields, for JSON."""
         return {**dataclasses.asdict(self), "opt": self.options}
 
     def to_json(self) -> str:
@@ -202,10 +202,10 @@ class RunSpec:
 
     @classmethod
     def from_json(cls, text: str) -> RunSpec:
-        """The spec that :meth:`to_json` wrote, or that a person did."""
+        """The spec in a JSON text, written by :meth:`to_json` or by hand."""
         try:
             fields = json.loads(text)
-        except (ValueError, RecursionError) as error:  # also for numbers and nesting that are too long
+        except (ValueError, RecursionError) as error:  # also if numbers are too long or nesting is too deep
             raise SpecError(f"the spec is not JSON: {error}") from None
         if not isinstance(fields, dict):
             raise SpecError(f"the spec is a JSON {type(fields).__name__}; must be an object of fields")
@@ -225,7 +225,7 @@ def _is_option(value: Any) -> bool:
 
 
 def _short(value: Any) -> str:
-    """``value`` for an error message; a stored one may be of any length."""
+    """``value`` for an error message, shortened: a stored value may have any length."""
     return reprlib.repr(value)
 
 

@@ -1,10 +1,10 @@
-"""Run folders: one per spec, named by its hash; every file in them is whole, and one process at a time writes.
+"""Run folders: one per spec, named by its hash. Files are written completely or not at all, by one process at a time.
 
 A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.jsonl``, the last two checkpoints
 (``checkpoint-*.pt`` with ``checkpoint-*.pt.sha256``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The
-newest checkpoint decides about a run that has not ended: it contains the metrics too, and whatever was written after it
-is written again. Status, environment and each line of metrics contain their own checksums; status and checkpoints name
-their run.
+newest checkpoint is authoritative for a run that has not ended: it contains the metrics too, and everything that was
+written after it is written again. Status, environment and each line of metrics contain their own checksums; status and
+checkpoints name their run.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 ENDED = ("finished", "diverged")
 """The states of runs that have nothing left to do."""
 _STATES = ("new", "running", "stopped", "failed", *ENDED)
-# Version 0.1 wrote no checksums: what has none may have its keys only, so that damage to the key of one is noticed.
+# Version 0.1 wrote no checksums. An entry without one may only have the keys of that version: otherwise damage to the
+# key "sha256" itself would go unnoticed.
 _OLD_STATUS = frozenset({"state", "step", "epochs", "error"})
 _OLD_SESSION = frozenset({
     "dynabound", "torch", "python", "platform", "device", "seed", "threads", "ranks", "fsdp", "data", "commit",
@@ -79,7 +80,7 @@ class Store:
 
 
 def _age(folder: Path) -> float:
-    """When a run was made; FileNotFoundError if this is not a run. One that has lost its spec still has a status."""
+    """The time of a run's spec, or of its status if the spec is lost; FileNotFoundError if this is not a run."""
     try:
         with contextlib.suppress(FileNotFoundError):
             return (folder / "spec.json").lstat().st_mtime
@@ -101,7 +102,7 @@ class Run:
         """The hash of the run's spec."""
         return self.folder.name
 
-    # Reading: by anyone, at any time.
+    # Reading: by any process, at any time.
 
     def spec(self) -> RunSpec:
         """The stored spec; StoreError if it is not the one that the folder is named after."""
@@ -120,7 +121,7 @@ class Run:
         """``state``: new, running, stopped, finished, diverged, failed or damaged; ``step``, ``epochs`` or ``error``.
 
         A run is stopped if it has not ended and no process trains it: it was interrupted, or its process died.
-        One whose status is damaged is trained again from its last checkpoint, which repairs it.
+        A run whose status is damaged is trained again from its last checkpoint, which repairs it.
         """
         try:
             status = self._stored_status()
@@ -152,7 +153,7 @@ class Run:
         return status
 
     def stamp(self) -> tuple[tuple[int, ...], ...]:
-        """Changes whenever the status or the metrics are written."""
+        """A value that changes whenever the status or the metrics are written."""
         found = []
         for name in ("status.json", "metrics.jsonl"):
             with contextlib.suppress(OSError):
@@ -161,7 +162,7 @@ class Run:
         return tuple(found)
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One dict per epoch. Where the file was damaged, they come from the checkpoint."""
+        """One dict per epoch. If the file is damaged, they come from the checkpoint."""
         path = self.folder / "metrics.jsonl"
         expected = self._expected("metrics_sha256"), self._expected("epochs")
         try:
@@ -188,7 +189,7 @@ class Run:
             return None
 
     def environment(self) -> list[dict[str, Any]]:
-        """What each session of the run ran on; a damaged entry is left out."""
+        """The environment of each session of the run; damaged entries are left out."""
         try:
             entries = parse_json(read_regular(self.folder / "environment.json"), list)
         except (OSError, DamagedError):
@@ -216,14 +217,14 @@ class Run:
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[None]:
-        """Hold the run's lock; the operating system releases it when the process dies, however it dies."""
+        """Hold the run's lock; the operating system releases it when the process ends for any reason."""
         with lock.hold(self.folder / "lock", self.name):
-            for leftover in self.folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+            for leftover in self.folder.glob(".*.tmp"):  # of a process that was killed while writing
                 delete(leftover)
             yield
 
     def begin(self, spec: RunSpec, *sessions: dict[str, Any], resume: bool = True) -> None:
-        """Write what is known before training: spec, status and environment, after that of earlier sessions."""
+        """Write what is known before training: spec, status, and the new sessions after the earlier ones."""
         earlier = self.environment() if resume else []
         self._write("spec.json", (spec.to_json() + "\n").encode())
         self._write("environment.json", _json([signed(each) for each in (*earlier, *sessions)]))
@@ -249,12 +250,12 @@ class Run:
             self._checkpoints.save({"run": self.name, **state})
 
     def save_shards(self, state: dict[str, Any]) -> None:
-        """The same for a state with DTensors: every process calls this and writes its part."""
+        """As :meth:`save_checkpoint`, for a state with DTensors: every process calls this and writes its part."""
         with self._writing(self.folder):
             self._checkpoints.save_shards({"run": self.name, **state})
 
     def _verify(self, state: dict[str, Any]) -> None:
-        """Before the first checkpoint: a foreign optimizer may have a state that cannot be read back."""
+        """Check before the first checkpoint that the state can be read back: an optimizer may keep other objects."""
         if not self._verified:
             try:
                 file.verify_readable(state)
@@ -277,12 +278,12 @@ class Run:
             try:
                 for folder in self.folder.glob("*.dcp"):
                     if not folder.is_symlink():
-                        folder.chmod(0o700)  # otherwise what is in it could not be deleted
+                        folder.chmod(0o700)  # otherwise its contents could not be deleted
                 self.folder.rename(trash)
                 shutil.rmtree(trash)
             except OSError as error:
                 with contextlib.suppress(OSError):
-                    trash.rename(self.folder)  # what is left keeps its name
+                    trash.rename(self.folder)  # the remaining files keep their folder's name
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
 
     @property
@@ -315,6 +316,6 @@ def _json(value: Any) -> bytes:
 
 
 def _first_line(error: Exception) -> str:
-    """For a message: an OSError without the path, which the message has already."""
+    """For a message: the first line; of an OSError without the path, which the message contains already."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return reason.partition("\n")[0][:300]

@@ -1,4 +1,4 @@
-"""RunSpec -> metrics: train one run, which can be killed and resumed at any moment."""
+"""RunSpec -> metrics: train one run, which can be killed and resumed at any time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["DECISIVE", "Progress", "Result", "train"]
 log = logging.getLogger(__name__)
 
 DECISIVE = ("cpu", "torch", "dynabound", "device", "threads", "ranks", "fsdp")
-"""What the bits of a training depend on, apart from its spec and its data."""
+"""What the bits of a run's results depend on, apart from its spec and its data."""
 
 
 @dataclass(frozen=True)
@@ -72,13 +72,13 @@ def train(
 ) -> Result:
     """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read.
 
-    One that has lost its metrics is trained again. Metrics do not depend on when, how often and how the run was
+    A run that has lost its metrics is trained again. Metrics do not depend on when, how often and how the run was
     interrupted. Everything is checked before the first write. The caller's random state does not change.
 
     Args:
         spec: what to train.
         store: where runs are kept.
-        data_dir: where to look for data first.
+        data_dir: the folder that is searched for data first.
         device: "cpu", "cuda", "cuda:1", "mps" …
         fsdp: shard parameters, gradients and optimizer state over the processes (FSDP2); needs
             ``distributed.joined(device, group=True)``.
@@ -105,7 +105,7 @@ def train(
     with random_states_kept(where), torch.backends.cudnn.flags(deterministic=True, benchmark=False):
         training = Training(spec, data, where, fsdp)
         with run.lock() if distributed.rank() == 0 else contextlib.nullcontext():
-            ended = distributed.broadcast(_ended(run))  # another process may have finished it meanwhile
+            ended = distributed.broadcast(_ended(run))  # another process may have finished it since
             if ended:
                 return ended
             session = _Session(run, training, datasets.fingerprint(data), checkpoint_steps, checkpoint_minutes)
@@ -128,7 +128,7 @@ class _Session:
         self.saved_step, self.saved_time = 0, time.monotonic()
 
     def begin(self) -> None:
-        """Load the last checkpoint, then write what is known."""
+        """Load the last checkpoint, then write spec, status, environment and metrics."""
         mesh = self.training.mesh
         if mesh is not None:
             state = self.run.load_checkpoint(mesh)
@@ -236,7 +236,7 @@ class _Session:
 def _check_hyperparameters(stored: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
     """Raise ValueError if a checkpoint of version 0.1, which does not name its run, is that of another optimizer.
 
-    Its param groups may lack what a newer torch has added, but not have what this optimizer does not know.
+    Its param groups may lack options that a newer torch has added, but must not have options unknown here.
     """
     for ours, theirs in zip(optimizer.param_groups, stored["param_groups"], strict=True):
         known = {key: value for key, value in ours.items() if key not in ("params", "lr")}
@@ -255,7 +255,7 @@ def _ended(run: Run) -> Result | None:
     details = {key: value for key, value in status.items() if key != "state"}
     try:
         return Result(run, status["state"], run.metrics(), details)
-    except StoreError:  # the result is lost: train it again
+    except StoreError:  # the result is lost: train the run again
         return None
 
 
@@ -290,7 +290,8 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
 def _commit() -> str | None:
     """The commit that dynabound was installed from, if pip installed it from a repository.
 
-    Never asks git about the working directory: that is not dynabound's, and its configuration may run programs.
+    Git is not called: the working directory may belong to anyone, and the configuration of its repository may run
+    programs.
     """
     try:
         origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")

@@ -19,12 +19,12 @@ from dynabound.lab.train import DECISIVE, Progress, Result, train
 __all__ = ["POINTS", "RATIO", "Outcome", "sample", "verify"]
 
 POINTS, RATIO = 3.0, 0.05
-"""On another machine, how far apart two trainings of a run may end: points of accuracy, or a share of perplexity."""
+"""How much the results of a run may differ on another machine: points of accuracy, or a share of perplexity."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of training a run again."""
+    """The result of training a run again."""
 
     entry: Entry
     state: str
@@ -33,7 +33,7 @@ class Outcome:
 
 
 def sample(entries: dict[str, Entry], number: int, seed: int) -> list[Entry]:
-    """``number`` runs, or all if there are fewer: which ones depends on ``seed`` and the runs alone."""
+    """``number`` random runs, or all if there are fewer; the choice depends on ``seed`` and the runs alone."""
     names = sorted(entries)
     return [entries[name] for name in random.Random(seed).sample(names, min(number, len(names)))]
 
@@ -46,9 +46,9 @@ def verify(
 ) -> Outcome:
     """Train the run of ``entry`` again, on this CPU, and compare.
 
-    Bit for bit if the CPU model, the versions of torch and dynabound, the number of threads and the data are those of
-    the entry; otherwise the results of the last epoch must agree within POINTS or RATIO. An optimizer of another
-    package is imported only if it is ``trusted``.
+    The metrics must be equal bit for bit if the CPU model, the versions of torch and dynabound, the number of threads
+    and the data are those of the entry; otherwise the results of the last epoch must agree within POINTS or RATIO. An
+    optimizer of another package is imported only if it is ``trusted``.
     """
     spec = entry.spec
     if ":" in spec.optimizer and spec.optimizer not in trusted:

@@ -37,7 +37,7 @@ _SMALL: dict[str, Any] = dict(fontsize=8)
 def heatmap(patches: Mapping[str, Tensor], extremes: tuple[float, float], title: str) -> Figure:
     """log₁₀ of the rates in each patch, a kernel or a vector; see :meth:`dynabound.lens.History.heatmap`."""
     logs = {name: patch.double().log10() for name, patch in patches.items()}
-    # The scale spans both extremes, so that the figures of two runs compare and a small spread looks small.
+    # The scale spans both extremes, so that figures of two runs can be compared and a small spread looks small.
     ends = [math.log10(rate) if rate else -math.inf for rate in extremes]
     scale = heat_scale([*ends, *(value for log in logs.values() for value in log.flatten().tolist())])
     kernels = [name for name, log in logs.items() if log.ndim == 2]
@@ -76,7 +76,7 @@ def _evolve(axes: Axes, name: str, series: Mapping[str, Tensor], times: Sequence
     bounded = not series["lower"].isnan().all()
     rates_over_time(axes, times, lists, (lists["lower"], lists["upper"]) if bounded else None)
     if len(times) > 1:
-        axes.set_xlim(times[0], times[-1])  # also where no rate is finite, and nothing is drawn
+        axes.set_xlim(times[0], times[-1])  # also if no rate is finite and nothing is drawn
     notes = [name]
     if series["nan"].isnan().any():
         notes.append("no gradient yet" if series["nan"].isnan().all() else "no gradient at first")

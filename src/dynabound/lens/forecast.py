@@ -1,4 +1,4 @@
-"""What bounds will do, before any training: when they clip rates of a given size, and when AdaBound is nearly SGD."""
+"""The effect of bounds, before any training: when they clip rates of a given size, and when AdaBound is nearly SGD."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Forecast", "forecast"]
 
 CONVERGING = tuple(name for name in FAMILIES if name != "constant")
-"""The families of bounds that there is something to forecast for."""
+"""The families of bounds that converge."""
 
 _GRADIENTS = tuple(10.0**-exponent for exponent in range(7))
 _NEVER = 2**62  # a step beyond any training
@@ -35,7 +35,7 @@ _NEEDS = [
 
 @dataclass(frozen=True)
 class Forecast:
-    """The bounds [α*·l(t), α*·u(t)] over the steps; a step is None if it never comes."""
+    """The bounds [α*·l(t), α*·u(t)] over the steps; a step that is never reached is None."""
 
     family: str
     lr: float
@@ -150,7 +150,7 @@ def _first(holds: Callable[[int], bool]) -> int | None:
 
 
 def _certificate_lines(proof: Certificate) -> list[str]:
-    """What the theory says of the bounds, and of what it does not."""
+    """What the theory says about the bounds, and what else the guarantee needs."""
     lines = ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
     if not proof.guaranteed:
         return [*lines, "regret guaranteed to be O(√T): no, for no choice of the other settings"]

@@ -101,8 +101,8 @@ class History:
     def records(self) -> list[dict[str, Any]]:
         """The whole record as one flat dictionary for each snapshot and parameter, for pandas, W&B or MLflow.
 
-        Each has ``step``, ``parameter`` and the :attr:`columns`, without those that do not exist: all of a parameter
-        that has had no gradient, the bounds of an optimizer that has none.
+        Each has ``step``, ``parameter`` and the :attr:`columns` that exist: a parameter that has had no gradient has
+        none, and an optimizer without bounds has no columns for them.
         """
         return [
             {"step": step, "parameter": name}
@@ -127,9 +127,9 @@ class History:
             raise RuntimeError("nothing was recorded: attach the lens before the optimizer's first step()")
 
     def summary(self) -> dict[str, Any]:
-        """The last snapshot as plain data: of each parameter, and of all rates together.
+        """The last snapshot as plain data: for each parameter, and for all rates together.
 
-        None means that there is none: no rates of a parameter without gradients, no bounds of an Adam.
+        None means that there is no value: a parameter without gradients has no rates, Adam has no bounds.
         """
         parameters: dict[str, dict[str, Any]] = {}
         for name, row in self.latest().items():
@@ -231,7 +231,7 @@ class History:
         return {**state, "patches": dict(self.patches), "values": self.values() if self.steps else None}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Replace the record by that of a :meth:`state_dict`."""
+        """Replace the record by the record in a :meth:`state_dict`."""
         missing = [name for name in (*_SETTINGS, "patches", "values") if name not in state]
         if missing:
             raise ValueError(f"state without {', '.join(missing)}: must be the state_dict() of a lens")

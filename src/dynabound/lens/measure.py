@@ -1,4 +1,4 @@
-"""What the lens keeps of one parameter's rates: a row of statistics, and a patch of a few neighbouring rates."""
+"""What the lens records for one parameter: a row of statistics, and a patch of a few neighbouring rates."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Measure:
         low, high = torch.stack(rates.aminmax()).tolist()
         if rates.numel() > self.sample:
             rates = rates[torch.randint(rates.numel(), (self.sample,), generator=generator).to(rates.device)]
-        # The smallest element with a share of at least q up to it: no mean of two, which would make NaN of ∞ − ∞.
+        # The smallest element with a share of at least q up to it. Interpolation would give NaN for ∞ − ∞.
         places = [math.ceil(q * rates.numel()) - 1 for q in self.quantiles]
         return [low, *rates.sort().values[places].tolist(), high]
 

@@ -25,8 +25,8 @@ def effective_lr(optimizer: Optimizer, param: Tensor) -> Tensor:
     is communicated until all processes call ``full_tensor()``.
 
     Raises TypeError for an optimizer without a rule (see :func:`register`), and ValueError for a parameter that
-    belongs to another optimizer or was never updated. A wrapper such as Accelerate's optimizer or timm's Lookahead
-    stands for the optimizer inside.
+    belongs to another optimizer or was never updated. Wrappers such as Accelerate's optimizer and timm's Lookahead are
+    unwrapped.
 
     Example:
         >>> import torch

@@ -134,7 +134,7 @@ def _adagrad(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor)
 
 def _adamax(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:
     step_size = float(group["lr"]) / (1 - float(group["betas"][0]) ** float(state["step"]))
-    largest = state["exp_inf"]  # ε is in it
+    largest = state["exp_inf"]  # includes ε
     return Rates(largest.to(_wide(largest)).reciprocal().mul_(step_size))
 
 
@@ -166,7 +166,7 @@ def _asgd(_: Mapping[str, Any], state: Mapping[str, Any], param: Tensor) -> Rate
 
 
 def _other_adabound(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:
-    """The authors' package and torch_optimizer, which copied it; ``base_lr`` is the group's first learning rate."""
+    """The authors' package, and torch_optimizer's copy of it; ``base_lr`` is the group's first learning rate."""
     return _bounded(group, int(state["step"]), state["max_exp_avg_sq" if group["amsbound"] else "exp_avg_sq"])
 
 

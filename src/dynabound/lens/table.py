@@ -93,5 +93,5 @@ def _share(value: float | None) -> str:
     if value is None:
         return ""
     if 0 < value < 5e-4:
-        return "<0.1%"  # not 0.0%: there are some
+        return "<0.1%"  # not 0.0%: it is above zero
     return "100%" if value == 1 else f"{value:.1%}"

@@ -1,4 +1,4 @@
-"""AdaBound and AMSBound as Optax gradient transformations. Needs jax and optax, and never imports torch.
+"""AdaBound and AMSBound as Optax gradient transformations. Needs jax and optax, and does not import torch.
 
 >>> import jax.numpy as jnp
 >>> import optax

@@ -25,9 +25,9 @@ def from_torch(state: Any, state_dict: Mapping[str, Any], to_params: Callable[[A
 
     Args:
         state: a state of the Optax optimizer, as ``tx.init(params)`` returns it.
-        state_dict: of ``dynabound.AdaBound`` (or an Adam that has the same state).
+        state_dict: the state of ``dynabound.AdaBound``, or of an Adam, which has the same entries.
         to_params: your conversion of weights: from NumPy arrays in torch's order of parameters to the tree of Optax's
-            parameters. The moments go through it as the weights do, so that renamed and transposed weights fit.
+            parameters. The moments are converted by the same function, so that renamed and transposed weights fit.
 
     Example:
         ``state = from_torch(tx.init(params), optimizer.state_dict(), lambda w: {"kernel": w[0].T, "bias": w[1]})``
@@ -36,7 +36,7 @@ def from_torch(state: Any, state_dict: Mapping[str, Any], to_params: Callable[[A
     steps = {int(entry["step"]) if entry else 0 for entry in entries}
     if len(steps) != 1:
         raise ValueError(
-            f"state_dict: its parameters have made {sorted(steps)} steps, but an Optax state has one count for all; "
+            f"state_dict: its parameters have step counts {sorted(steps)}, but an Optax state has one count for all; "
             "convert optimizers whose parameters all had a gradient at every step"
         )
     ours = find(state)
@@ -44,7 +44,7 @@ def from_torch(state: Any, state_dict: Mapping[str, Any], to_params: Callable[[A
     if ours.nu_max is not None:  # a checkpoint without maxima warm-starts from the second moments, as in torch
         names["nu_max"] = "max_exp_avg_sq" if "max_exp_avg_sq" in entries[0] else "exp_avg_sq"
     elif "max_exp_avg_sq" in entries[0]:
-        raise ValueError("state_dict: it is an AMSBound's, but the Optax state is not: construct with amsbound=True")
+        raise ValueError("state_dict: is that of AMSBound, but the Optax state is not: construct with amsbound=True")
     moments = {}
     for name, key in names.items():
         like = getattr(ours, name)
@@ -58,7 +58,7 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], from_params: Callable[[A
 
     Args:
         state: the state of the Optax optimizer.
-        state_dict: of the torch optimizer that is to continue; its param groups are kept.
+        state_dict: the state of the torch optimizer that will continue; its param groups are kept.
         from_params: the inverse of :func:`from_torch`'s ``to_params``: from a tree like the parameters to NumPy arrays
             in torch's order.
 
@@ -76,7 +76,7 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], from_params: Callable[[A
     for name, arrays in lists.items():
         if len(arrays) != len(keys):
             raise ValueError(
-                f"from_params: it made {len(arrays)} arrays of {name}, the torch optimizer has {len(keys)} parameters"
+                f"from_params: returned {len(arrays)} arrays of {name}; the torch optimizer has {len(keys)} parameters"
             )
     entries = {
         key: {"step": torch.tensor(int(ours.count)), **{name: torch.tensor(lists[name][i]) for name in lists}}
@@ -91,10 +91,10 @@ def _numpy(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def _wide(moment: Any) -> np.ndarray[Any, Any]:
-    return np.asarray(moment, None if moment.dtype.itemsize >= 4 else np.float32)  # torch reads no bfloat16 of NumPy
+    return np.asarray(moment, None if moment.dtype.itemsize >= 4 else np.float32)  # torch cannot read NumPy's bfloat16
 
 
 def _fitting(like: Any, moment: Any) -> Any:
     if np.shape(moment) != like.shape:
-        raise ValueError(f"to_params: it made a moment of shape {np.shape(moment)} for a parameter of {like.shape}")
+        raise ValueError(f"to_params: returned a moment of shape {np.shape(moment)} for a parameter of {like.shape}")
     return jnp.asarray(moment, like.dtype)

@@ -37,20 +37,20 @@ def adabound(
     beta1_decay: ArrayLike | str = 1.0,
     mu_dtype: DTypeLike | None = None,
 ) -> optax.GradientTransformation:
-    """AdaBound: Adam whose learning rates are clipped between two bounds that close in on SGD's.
+    """AdaBound: Adam whose learning rates are clipped between two bounds that converge to SGD's learning rate.
 
     The rule is that of :func:`scale_by_adabound`. When ``learning_rate`` is a schedule the bounds follow it: α* is
     ``final_learning_rate · learning_rate(t) / base_learning_rate``.
 
     Args:
-        learning_rate: α, a number or a schedule. Where it is 0 nothing moves.
+        learning_rate: α, a number or a schedule. At 0 no parameter changes.
         b1: β₁.
         b2: β₂.
         eps: ε.
         final_learning_rate: α*, the learning rate of the SGD that training ends with. A schedule is used as it is.
-        gamma: γ, the speed at which the bounds close in; SGD is near when t is well over 1/γ.
+        gamma: γ, the speed at which the bounds converge; the steps are close to SGD when t is well over 1/γ.
         base_learning_rate: the learning rate at which α* is ``final_learning_rate``. None: ``learning_rate``, or the
-            peak of the schedule. Under ``optax.inject_hyperparams`` every learning rate is a number: name it there.
+            peak of the schedule. Under ``optax.inject_hyperparams`` every learning rate is a number: give it there.
         weight_decay: L2 penalty, added to the gradient.
         mask: which parameters decay, as in ``optax.add_decayed_weights``.
         amsbound: divide by the largest v_t so far (AMSBound). Static.
@@ -147,7 +147,7 @@ def adaboundw(
 
 
 def _keep_dtypes(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
-    # A decay that comes from a schedule is a float32 array, which has widened 16-bit updates.
+    # A decay that comes from a schedule is a float32 array, which widens 16-bit updates.
     return jax.tree.map(lambda update, param: update.astype(param.dtype), updates, params)
 
 

@@ -67,7 +67,7 @@ def learning_rates(
     sqrt_decay: bool = False,
     beta1_decay: ArrayLike | str = 1.0,
 ) -> LearningRates:
-    """The learning rates of the last update before and between the bounds; see :func:`effective_lr`."""
+    """The learning rates of the last update before clipping, and the bounds; see :func:`effective_lr`."""
     final = follow(learning_rate, final_learning_rate, base_learning_rate)
     rule = Rule(learning_rate, b1, b2, eps, final, gamma, bounds, debias, sqrt_decay, beta1_decay)
     found = find(state)
@@ -124,11 +124,11 @@ def history(
 ) -> History:
     """Recorded learning rates as a :class:`dynabound.lens.History`: its table and its figures.
 
-    The lens keeps its numbers in torch tensors, so that this, alone in ``dynabound.optax``, needs torch:
+    The lens keeps its numbers in torch tensors, so this function needs torch, unlike the rest of ``dynabound.optax``:
     ``pip install 'dynabound[lens]'``.
 
     Args:
-        records: what :func:`learning_rates` returned at some steps, in their order.
+        records: results of :func:`learning_rates` at some steps, in order.
         extremes: rates outside of (low, high) count as extreme.
         quantiles: which quantiles to keep; the median is always kept.
         sample: quantiles are those of this many elements of a parameter.

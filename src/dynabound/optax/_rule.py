@@ -45,7 +45,7 @@ class Scalars(NamedTuple):
 class Rule:
     """The hyper-parameters of :func:`scale_by_adabound`, and its two functions.
 
-    Numbers may be traced, so that no line below asks for their value.
+    Numbers may be traced, so the code below never reads their values.
     """
 
     learning_rate: optax.ScalarOrSchedule
@@ -107,7 +107,7 @@ class Rule:
         t = optax.safe_increment(count).astype(dtype)
         step_size = jnp.asarray(at(self.learning_rate, count), dtype)
         final = jnp.asarray(at(self.final_learning_rate, count), dtype)
-        final = jnp.where(step_size > 0, final, 0)  # a step at learning rate 0 moves nothing
+        final = jnp.where(step_size > 0, final, 0)  # a step at learning rate 0 changes no parameter
         b1, correction1 = self._first_moment(t)
         if self.debias:
             # 1 − βᵗ loses four digits in float32.
@@ -132,7 +132,7 @@ class Rule:
 
     def unclipped(self, nu: Any, s: Scalars) -> Any:
         """The rates before the bounds: α/(√v + ε)."""
-        # The smallest normal number is lost against any √v but 0; it keeps 0/0 and the derivative of √0 from being NaN.
+        # The smallest normal number vanishes beside any √v > 0; it prevents 0/0 and a derivative of √0 that is NaN.
         return s.step_size / (jnp.sqrt(jnp.maximum(nu, jnp.finfo(nu.dtype).tiny)) + self.eps)
 
 
@@ -142,7 +142,7 @@ def at(value: optax.ScalarOrSchedule, count: Any) -> Any:
 
 
 def _log(x: Any) -> Any:
-    # Of a Python number in float64: 0.999 in float32 is off by a hundred-thousandth of 1 − 0.999.
+    # In float64 for a Python number: 0.999 in float32 has an error of a hundred-thousandth of 1 − 0.999.
     if isinstance(x, Real):
         return math.log(x) if x else -math.inf
     return jnp.log(x)
@@ -171,17 +171,17 @@ def scale_by_adabound(
         v_t = β₂·v_{t−1} + (1 − β₂)·g_t²
         η_t = clip(α·√(1−β₂ᵗ)/(1−β₁ᵗ) / (√v_t + ε), α*·l(t), α*·u(t))
 
-    The bounds clip the learning rate, so that it is an argument here and not of a later ``scale_by_learning_rate``.
+    The bounds clip the learning rate, so it is an argument here and not of a later ``scale_by_learning_rate``.
     The sign is the gradient's: :func:`dynabound.optax.adabound` is this, followed by ``optax.scale(-1)``.
 
     Args:
-        learning_rate: α, a number or a schedule. Where it is 0 nothing moves.
+        learning_rate: α, a number or a schedule. At 0 no parameter changes.
         b1: β₁.
         b2: β₂.
         eps: ε.
         final_learning_rate: α*, a number or a schedule, used as it is. (:func:`~dynabound.optax.adabound` scales it
             with the learning rate.)
-        gamma: γ, the speed at which the bounds close in.
+        gamma: γ, the speed at which the bounds converge.
         amsbound: divide by the largest v_t so far. Static.
         bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``. Static.
         debias: apply Adam's bias corrections. Static.

@@ -1,4 +1,4 @@
-"""``suggest`` for Optax: a pure loss is raced by one jitted step."""
+"""``suggest`` for Optax: all races of a pure loss use one jitted step."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ def suggest(
         params: the parameters that the training starts from.
         loss: ``loss(params, batch)`` returns the scalar to minimise; a pure function.
         batches: any iterable; up to a seventh of ``budget`` times ``repeats`` batches are kept in memory.
-        steps: the length of the training to come, in optimizer steps.
+        steps: the length of the planned training, in optimizer steps.
         optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
             ``functools.partial(adaboundw, mask=mask)``.
         clip: largest global norm of the gradient. None: no clipping.
         budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
-        repeats: how often to do everything, with other batches; the answer is the geometric mean.
-        progress: called with (steps made, most steps) after each step.
+        repeats: the number of repetitions, with other batches; the answer is the geometric mean.
+        progress: called with (steps made, largest number of steps) after each step.
         options: ``b1``, ``b2``, ``eps``, ``weight_decay``, ``amsbound`` of the optimizer.
 
     Raises:
@@ -112,17 +112,17 @@ class OptaxRacer(Racer):
         self.init, self.update = transformation(RaceRates(1.0, gamma=1.0)).init, jax.jit(update)
 
     def start(self, rates: RaceRates | None) -> None:
-        """Begin with the first parameters and a new state; at learning rate 0, if there are no rates, nothing moves."""
+        """Start from the first parameters and a new state; without rates the learning rate is 0: nothing changes."""
         self.rates = rates or RaceRates(0.0)
         self.params, self.state = self.first, self.init(self.first)
 
     def step(self, batch: Any) -> float:
-        """Train on a batch; the loss before it."""
+        """Train on a batch; return the loss before the update."""
         self.params, self.state, value = self.update(self.params, self.state, batch, self.rates)
         return float(value)
 
     def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the race of Adam that has just ended."""
+        """``final_lr`` from the second moments of the last race, which was one of Adam."""
         state = find(self.state)
         correction = 1 - self.b2 ** int(state.count)
         return first_guess((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)

@@ -26,8 +26,8 @@ BackendCall: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
 def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[BackendCall]:
     """The backend calls that perform the step. Every error is raised here, before the first call.
 
-    With ``rescan`` the kernel reads the tensors' addresses again in its call: a bound function, which is code of the
-    user's, may have replaced their memory since.
+    With ``rescan`` the kernel reads the tensors' addresses again in its call: a bound function, which is user code, may
+    have replaced their memory.
     """
     if not lists[0]:
         return []
@@ -144,7 +144,7 @@ def _local_shards(lists: Lists, group: Mapping[str, Any]) -> Lists:
     local: Lists = ([], [], [], [], [], lists[5])
     for index in range(len(lists[0])):
         tensors = [some[index] for some in lists[:5] if some]
-        check_tensors(group, *tensors)  # here, where the error can name it
+        check_tensors(group, *tensors)  # here, where the error can name the parameter
         if same_placement(tensors):
             tensors = [tensor.to_local() for tensor in tensors]  # type: ignore[attr-defined]
         for some, tensor in zip(local, tensors, strict=False):

@@ -22,7 +22,7 @@ _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
 
 def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> dict[str, Any]:
-    """A checkpoint of any known format in ours; what it does not contain is taken from ``own_groups``.
+    """A checkpoint of any known format, translated to ours; missing values are taken from ``own_groups``.
 
     Raises ValueError for an unknown format, and for an update rule that AdaBound does not have.
     """
@@ -174,9 +174,9 @@ def _check_match(name: str, moment: Tensor, param: Tensor) -> None:
 
 
 def _check_squares(key: Any, entry: dict[str, Any]) -> None:
-    """Raise for a negative second moment, whose root would make the parameter NaN. NaN itself is a diverged training's.
+    """Raise for a negative second moment, whose root would make the parameter NaN. NaN is allowed: training diverged.
 
-    Of a DTensor each process looks at its own shard: nothing is communicated.
+    For a DTensor, each process checks its own shard: nothing is communicated.
     """
     for name in sorted((_MOMENTS - {"exp_avg"}) & entry.keys()):
         moment = entry[name].to_local() if is_dtensor(entry[name]) else entry[name]

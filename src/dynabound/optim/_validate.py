@@ -150,7 +150,7 @@ def warn_about_schedules(param_groups: list[dict[str, Any]]) -> bool:
         rates = [float(group[name]) for name in ("max_lr", "swa_lr") if name in group]
         if not rates and math.isclose(group.get("initial_lr", base_lr), base_lr, rel_tol=1e-6):
             continue
-        if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu:  # reading it elsewhere would wait for the device
+        if not isinstance(group["lr"], Tensor) or group["lr"].is_cpu:  # reading it on another device would wait for it
             rates.append(float(group["lr"]))
         peak = max(rates, default=0.0)
         if base_lr and peak > base_lr * (1 + 1e-6):

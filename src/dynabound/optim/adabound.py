@@ -24,7 +24,7 @@ __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
 
 class AdaBound(Optimizer):
-    r"""Adam whose learning rates are clipped between two bounds that close in on SGD's.
+    r"""Adam whose learning rates are clipped between two bounds that converge to SGD's learning rate.
 
     With g the gradient and t the parameter's own step count::
 

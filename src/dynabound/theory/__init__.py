@@ -1,4 +1,4 @@
-"""The theory lab: the paper's theorems run, measured and drawn. Needs the extra ``theory``."""
+"""The theory lab: the paper's theorems, simulated, measured and drawn. Needs the extra ``theory``."""
 
 from dynabound._extras import need
 

@@ -1,4 +1,4 @@
-"""What Theorems 1 to 3 and the repair depend on: debiasing, momentum, ε, and above all the constant step."""
+"""What Theorems 1 to 3 and the bounds' effect depend on: debiasing, momentum, ε, and above all the constant step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dynabound.theory.study import Demonstration, first_below_0, limit, step_siz
 
 
 def theorem_1(demo: Demonstration, problem: problems.Line, alpha: float, scheme: str, numbers: dict[str, Any]) -> None:
-    """The problem is not convex; debiasing, momentum and ε matter or do not."""
+    """The problem is not convex; whether debiasing, momentum and ε matter."""
     points = np.linspace(-2, 2, 41)
     f = np.array([problem.loss(1, np.array([x])) for x in points])
     rise = float((f[1:-1] - (f[:-2] + f[2:]) / 2).max())
@@ -43,7 +43,7 @@ def theorem_2(demo: Demonstration, problem: problems.Line, alpha: float, numbers
     constant = {**numbers, "scheme": "constant", "alpha": alpha}
     rates = [numbers["final_lr"], numbers["final_lr"] / 100]
     methods = [Method("Adam", **constant)] + [Method("AdaBound", **{**constant, "final_lr": rate}) for rate in rates]
-    # What AdaBound() does unless told otherwise, but for the bias correction.
+    # The defaults of AdaBound(), without the bias correction.
     defaults = Method("AdaBound", alpha=1e-3, beta1=0.9, beta2=0.999, scheme="constant", final_lr=0.1, gamma=1e-3)
     runs = race([(problem, method) for method in (*methods, defaults)], demo.settings["steps"], at)
     adam, *bounded, default = [regret(run) / at * period / 2 for run in runs]

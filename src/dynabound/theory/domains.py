@@ -82,7 +82,7 @@ class Ball:
         return 2 * self.radius
 
     def project(self, y: Floats, rate: Floats) -> Floats:
-        # A coordinate with rate 0 must not move; it only uses up part of the radius.
+        # A coordinate with rate 0 must not change; it only takes up part of the radius.
         free = rate > 0
         radius = math.sqrt(max(self.radius**2 - float(y[~free] @ y[~free]), 0.0))
         if np.linalg.norm(y[free]) <= radius:

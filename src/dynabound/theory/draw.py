@@ -1,4 +1,4 @@
-"""The pictures, drawn from the numbers of a demonstration alone."""
+"""The figures of a demonstration, drawn from its numbers alone."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-VERSION = 2
-"""To be raised when a picture changes, so that old files are drawn again."""
+VERSION = 3
+"""Raise this when a figure changes, so that old files are drawn again."""
 TEXT = "#555555"
 STYLES: dict[str, dict[str, Any]] = METHOD_STYLES | {
     "SGDM": METHOD_STYLES["SGDM"] | dict(linestyle=":"),
@@ -26,7 +26,7 @@ STYLES: dict[str, dict[str, Any]] = METHOD_STYLES | {
 
 
 def draw(demo: Demonstration) -> Figure:
-    """The picture of a demonstration."""
+    """The figure of a demonstration."""
     figure = _PICTURES[demo.name](demo)
     figure.suptitle(f"{demo.title}\n", fontsize=14, fontweight="bold", linespacing=1.6)
     figure.text(0.5, 1 - 0.36 / figure.get_figheight(), demo.summary, ha="center", va="top", color=TEXT)
@@ -239,7 +239,7 @@ def _path(axes: Axes, data: dict[str, Any]) -> None:
     rates.set_ylabel("rate $\\sqrt{t}\\,\\eta_t$", color=VERMILION)
     rates.tick_params(axis="y", colors=VERMILION)
     rates.spines["top"].set_visible(False)
-    text = "the rate, of which Theorem 4's right-\nhand side sees the last step alone"
+    text = "the rate: Theorem 4's right-hand\nside contains only its last value"
     rates.text(last * 0.97, 3e-5, text, ha="right", va="bottom", color=VERMILION, fontsize=9)
 
 

@@ -51,12 +51,12 @@ def judge_lemma_2(demo: Demonstration, trials: int = 200) -> None:
         largest = max(largest, float((momentum(g, np.full(50, beta1)) ** 2).sum() / (g**2).sum()))
     measured = f"largest ratio of the sums {largest:.4f} in {trials} sequences"
     demo.judge("Lemma 2: Σ‖m_t‖² ≤ Σ‖g_t‖²", measured, largest <= 1, SETTINGS, of=statements.LEMMA_2)
-    # β₁ = 0.9 but for t = 2, when the only gradient comes: it is taken whole and then fades slowly.
+    # β₁ = 0.9 except at t = 2, the step of the only gradient: it enters m in full and then decays slowly.
     g, beta1s = np.zeros((50, 1)), np.full(50, 0.9)
     g[1], beta1s[1] = 1.0, 0.0
     ratio = float((momentum(g, beta1s) ** 2).sum())
     claim = "Lemma 2 for β₁ₜ ≤ β₁, as the proof of Lemma 3 uses it"
-    measured, shown = f"Σ‖m_t‖² = {ratio:.2f}·Σ‖g_t‖²", "β₁ₜ = 0.9 but for β₁₂ = 0"
+    measured, shown = f"Σ‖m_t‖² = {ratio:.2f}·Σ‖g_t‖²", "β₁ₜ = 0.9 except β₁₂ = 0"
     demo.judge(claim, measured, ratio <= 1, shown, of=statements.LEMMA_2_IN_LEMMA_3, expected=False)
 
 
@@ -73,7 +73,7 @@ def lemma_3_ratio(run: Trajectory) -> float:
 
 
 def judge_lemma_3(demo: Demonstration, runs: list[Trajectory]) -> None:
-    """Lemma 3 holds in all ``runs``, although its proof applies Jensen's inequality the wrong way round."""
+    """Lemma 3 holds in all ``runs``, although its proof applies Jensen's inequality in the wrong direction."""
     largest = max(map(lemma_3_ratio, runs))
     measured = f"largest ratio {largest:.3g} in {len(runs)} runs"
     claim = "Lemma 3: the terms with ‖m_t‖² add up to at most (2√T−1)·R∞G₂²/(1−β₁)"

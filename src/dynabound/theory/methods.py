@@ -64,7 +64,7 @@ class Method:
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         scheme: "sqrt" for α_t = α/√t, "constant" for α_t = α.
         final_lr: α*, where the bounds of AdaBound and AMSBound meet.
-        gamma: γ, the speed at which they close in.
+        gamma: γ, the speed at which they converge.
         bounds: a family of :mod:`dynabound.bounds`, or a callable, as in :class:`dynabound.AdaBound`.
         eps: added to √v_t.
         debias: apply Adam's bias corrections.
@@ -121,7 +121,7 @@ def check_betas(beta1: float, beta2: float, coupled: bool = True) -> None:
 
 
 class Coefficients(NamedTuple):
-    """What a method multiplies, clips and divides by at t = 1 … T: all that does not depend on the gradients."""
+    """The coefficients of a method at t = 1 … T: everything that does not depend on the gradients."""
 
     beta1: Floats
     correction: Floats  # what debiasing multiplies α by
@@ -133,7 +133,7 @@ class Coefficients(NamedTuple):
 def coefficients(method: Method, steps: int) -> Coefficients:
     """The coefficients of ``method`` for t = 1 … ``steps``; shared by all methods that differ in α, ε, φ or ψ only."""
     require(steps >= 1, "steps", steps, "at least 1")
-    # What does not matter is set to one value, for the cache; it is small, because a million steps take 40 MB.
+    # Irrelevant fields are set to one value for the cache, which is small: a million steps take 40 MB.
     name = "AdaBound" if method.rule.clipped else "SGD"
     return _coefficients(replace(method, name=name, alpha=1.0, eps=0.0), steps)
 

@@ -70,7 +70,7 @@ MAX_PERIOD = 10_000_000
 
 
 def _smallest(condition: Callable[[Any], Any], first: int, stride: int, name: str) -> int:
-    """The smallest of first, first + stride, … that meets ``condition``, which holds for all that are large enough."""
+    """The smallest of first, first + stride, … that meets ``condition``, which holds for all large enough numbers."""
     block = 4096 * stride
     for start in range(first, MAX_PERIOD, block):
         candidates = np.arange(start, start + block, stride)
@@ -81,7 +81,7 @@ def _smallest(condition: Callable[[Any], Any], first: int, stride: int, name: st
     while not condition(needed):
         needed *= 1.1
     raise ValueError(
-        f"{name}: the smallest C that the theorem allows is about {needed:.1g}, so that ten periods take "
+        f"{name}: the smallest C that the theorem allows is about {needed:.1g}, so ten periods take "
         f"{10 * needed:.1g} steps; C is limited to {MAX_PERIOD:,}: choose smaller betas, or give C"
     )
 
@@ -323,7 +323,7 @@ KINDS = ("linear", "sparse", "least squares", "logistic")
 
 
 def random_problem(kind: str, seed: int, steps: int, dimension: int = 5, domain: Domain | None = None) -> Stream:
-    """A seeded random convex problem of one of the :data:`KINDS`, on [−1, 1]^d unless said otherwise.
+    """A seeded random convex problem of one of the :data:`KINDS`, on [−1, 1]^d unless ``domain`` is given.
 
     The coordinates' scales are spread over two powers of ten, so that adaptive rates differ between them.
 

@@ -58,7 +58,7 @@ def corollary(run: Trajectory) -> Floats:
 
 
 def corrected(run: Trajectory) -> Floats:
-    """What does hold, if β₁ₜ never increases (Savarese 2019, Theorem 3).
+    """The guarantee that holds if β₁ₜ never increases (Savarese 2019, Theorem 3).
 
     ::
 
@@ -69,7 +69,7 @@ def corrected(run: Trajectory) -> Floats:
     """
     inverse, method = _inverse_rates(run), run.method
     m = bound_functions.certificate(method.bounds, method.gamma, method.final_lr, run.steps).m
-    # ∞·0 at T = 1, where M plays no part.
+    # M does not matter at T = 1, where ∞·0 would be NaN.
     growth = np.where(run.at > 1, 2 * inverse.shape[1] * m * np.maximum(np.sqrt(run.at) - 1, 1e-300), 0.0)
     largest = np.maximum.accumulate(coefficients(method, run.steps).upper)
     return _total(run, growth + inverse[0].sum() + _momentum_sum(run), largest)
@@ -78,7 +78,7 @@ def corrected(run: Trajectory) -> Floats:
 def decreases(run: Trajectory) -> NDArray[np.bool_]:
     """Where 1/η_{t,i} < 1/η_{t−1,i}, t = 2 … T: each is a place where the proof of Theorem 4 breaks."""
     inverse = _inverse_rates(run)
-    # A rate that stays the same must not count because of its last bit.
+    # A constant rate must not count as decreasing because of rounding.
     return inverse[1:] < inverse[:-1] * (1 - 1e-14)
 
 

@@ -1,4 +1,4 @@
-"""The demonstrations by name: choose some, run them, write what they found."""
+"""The demonstrations by name: choose some, run them, write their results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DEMONSTRATIONS: dict[str, Callable[..., Demonstration]] = {
 
 
 def choose(names: list[str], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The demonstrations to run, each with those of the ``options`` that it takes; "all" stands for every one.
+    """The demonstrations to run, each with those of the ``options`` that it takes; "all" selects all of them.
 
     >>> choose(["theorem-3", "regret"], {"period": 50, "seeds": 3})
     {'theorem-3': {'period': 50, 'seeds': 3}, 'regret': {'seeds': 3}}

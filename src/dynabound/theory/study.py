@@ -43,7 +43,7 @@ class Verdict:
     kind: str = "ours"
     """"theorem" or "sentence" for the paper's (see :mod:`dynabound.theory.statements`), otherwise "ours"."""
     expected: bool = True
-    """What is known to come out at the default settings: a claim that is known to be false is expected to fail."""
+    """The known result at the default settings: a claim that is known to be false is expected to fail."""
 
     @property
     def verdict(self) -> str:
@@ -58,7 +58,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One demonstration: ``data`` holds every number that its picture shows."""
+    """One demonstration: ``data`` holds every number that its figure shows."""
 
     name: str
     title: str
@@ -84,7 +84,7 @@ class Demonstration:
 
     @property
     def statements(self) -> dict[str, str]:
-        """What became of each of the paper's statements: "refuted" if a claim fails, else "undecided" or "holds"."""
+        """The verdict on each of the paper's statements: "refuted" if a claim fails, else "undecided" or "holds"."""
         found: dict[str, list[str]] = {}
         for verdict in self.verdicts:
             if verdict.statement:
@@ -125,10 +125,10 @@ def trend(at: Steps, values: Any) -> float:
 
 
 def limit(reached: bool, toward: float, arrived: bool, can_move: bool) -> bool | None:
-    """Whether a limit is reached, judged from T steps; None if T is too short to say.
+    """Whether a limit is reached, judged from T steps; None if T is too small to decide.
 
-    ``toward`` is the trend over the last decade, positive towards the limit; ``arrived`` says that x stands at the
-    point that the limit implies; ``can_move`` that it stands still at none.
+    ``toward`` is the trend over the last decade, positive towards the limit; ``arrived`` says that x is at the point
+    that the limit implies; ``can_move`` that x can still move.
     """
     if reached:
         return True if arrived or toward > -SMALL_TREND else None

@@ -1,4 +1,4 @@
-"""Theorems 1 to 3, run and measured: where Adam fails, and whether bounds on its rates repair it."""
+"""Theorems 1 to 3, simulated and measured: where Adam fails, and whether bounds on its rates prevent it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ALPHAS: Floats = np.logspace(-10, 10, 41)
 OUTCOMES = ("optimal", "trapped", "jumped past")
 REPAIRED = ("SGD", "AMSGrad", "AdaBound", "AMSBound")
 AMSGRAD_FACTOR = 10.0
-"""AMSGrad divides by the largest gradient so far, C instead of 1: it gets ten times the α, or it hardly moves."""
+"""AMSGrad divides by the largest gradient so far, C instead of 1: without ten times the α it hardly moves."""
 MOST_STEPS = 100_000_000
 """The most steps of all seeds together: their losses are kept, 8 bytes a step."""
 
@@ -253,7 +253,7 @@ def theorem_3(
     delta: float = 1.0,
     progress: ProgressCallback | None = None,
 ) -> Demonstration:
-    """With random losses Adam drifts to the worst point of all."""
+    """With random losses Adam drifts to the worst point of the interval."""
     check_size(steps, seeds, MOST_STEPS)
     check_betas(beta1, beta2)
     gamma = 1 - beta2 if gamma is None else gamma

@@ -210,7 +210,7 @@ def _curves(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
 
 
 def _funnel(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
-    """√t·η_t between its bounds on Theorem 3's problem, whose rare gradients throw it down, and where 1/η_t fell."""
+    """√t·η_t between its bounds on Theorem 3's problem, whose rare gradients lower it, and where 1/η_t decreased."""
     method = Method("AdaBound", alpha=3 * final_lr, beta2=0.9, gamma=gamma, final_lr=final_lr)
     run = race([(problems.theorem_3(10, steps, seed=1), method)], steps)[0]
     lower, upper = bound_arrays(method, steps)

@@ -1,4 +1,4 @@
-"""``suggest`` for torch: the user's model is raced, and put back as it was."""
+"""``suggest`` for torch: short races with the user's model, which is restored afterwards."""
 
 from __future__ import annotations
 
@@ -58,24 +58,24 @@ def suggest(
 ) -> Suggestion:
     """Find ``lr``, ``final_lr`` and ``gamma`` of AdaBound for this model by short races, before training.
 
-    First Adam is raced at a few rates, then AdaBound at a few final rates, all from the model's present weights and
+    First Adam is raced at a few rates, then AdaBound at a few final rates, all from the model's current weights and
     on the same batches; docs/suggest.md has the rule. The model, its gradients, its mode and all random states are
-    left exactly as they were, whatever happens. With ``torch.distributed`` every rank must call it, and gets the
-    same answer.
+    restored exactly, also after an exception. With ``torch.distributed`` every rank must call it, and gets the same
+    answer.
 
     Args:
-        model: what is to be trained. It is copied once: the trained parameters and the buffers.
+        model: the model to train. Its trained parameters and buffers are copied once.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
         batches: any iterable, such as a DataLoader; ``budget`` / 7 · ``repeats`` batches are kept in memory.
-        steps: the length of the training to come, in optimizer steps.
+        steps: the length of the planned training, in optimizer steps.
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.
-        reset: called before each race and after the last, to clear what ``loss`` itself carries on, such as a
+        reset: called before each race and after the last, to clear state that ``loss`` itself keeps, such as a
             recurrent state.
         budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
-        repeats: how often to do everything, with other batches; the answer is the geometric mean.
-        seed: of dropout, and of the batches if they are drawn from torch's global generator.
-        progress: called with (steps made, most steps) after each step.
+        repeats: the number of repetitions, with other batches; the answer is the geometric mean.
+        seed: seed of dropout, and of the batches if they are drawn from torch's global generator.
+        progress: called with (steps made, largest number of steps) after each step.
         options: ``betas``, ``eps``, ``weight_decay``, ``amsbound``, ``decoupled_weight_decay`` of the optimizer.
 
     Raises:

@@ -22,7 +22,7 @@ _RATES = ("lr", "final_lr", "gamma", "bounds")
 
 
 class TorchRacer(Racer):
-    """Trains a torch module; a ``snapshot`` of it puts it back."""
+    """Trains a torch module, which a ``snapshot`` restores."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class TorchRacer(Racer):
         self.optimizer: AdaBound | None = None
 
     def start(self, rates: RaceRates | None) -> None:
-        """Put the weights back and make a new optimizer, or none."""
+        """Restore the weights and make a new optimizer; without rates, none."""
         self.snapshot.rewind()
         if self.reset is not None:
             self.reset()
@@ -59,13 +59,13 @@ class TorchRacer(Racer):
         losses = super().race(batches, rates)
         if not math.isfinite(losses[0]):
             raise SuggestError(
-                f"loss={losses[0]} on the first batch, where it was finite before: loss() keeps state of an "
+                f"loss={losses[0]} on the first batch, where it was finite before: loss() keeps state from an "
                 "earlier race; pass reset=, a function that clears it"
             )
         return losses
 
     def step(self, batch: Any) -> float:
-        """Train on a batch; the loss before it."""
+        """Train on a batch; return the loss before the update."""
         self.snapshot.drop_gradients()
         with torch.enable_grad():
             value = self.loss(self.model, batch)
@@ -88,13 +88,13 @@ class TorchRacer(Racer):
             raise SuggestError("loss(model, batch) does not depend on params: all of their gradients are missing or 0")
 
     def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the race of Adam that has just ended."""
+        """``final_lr`` from the second moments of the last race, which was one of Adam."""
         assert self.optimizer is not None
         return final_lr_from_adam(self.optimizer)
 
 
 def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """The param groups, without rates, that each race makes an optimizer of; ValueError where they set a rate."""
+    """The param groups, without rates, for the optimizer of each race; ValueError if a group sets a rate."""
     if params is None:
         params = [param for param in model.parameters() if param.requires_grad]
     chosen: list[Any] = list(params)
@@ -106,7 +106,7 @@ def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[st
         for name in _RATES:
             if name in group:
                 raise ValueError(f"params: a group sets {name}={group[name]!r}; leave it out, all groups share one")
-    # torch accepts single tensors, iterators and named parameters; its optimizer tells what they mean.
+    # torch accepts single tensors, iterators and named parameters; its optimizer resolves them.
     plain = AdaBound([dict(group) for group in chosen]).param_groups
     return [{**group, "params": list(made["params"])} for group, made in zip(chosen, plain, strict=True)]
 
@@ -116,7 +116,7 @@ def _distributed() -> bool:
 
 
 def _mean(loss: Tensor) -> float:
-    """The loss, or its mean over all ranks, so that they decide alike."""
+    """The loss, averaged over all ranks, so that they make the same decisions."""
     value = loss.detach().double() if loss.device.type != "mps" else loss.detach().float()
     if _distributed():
         value = value.clone()

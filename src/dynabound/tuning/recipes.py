@@ -1,4 +1,4 @@
-"""What ``final_lr`` is for somebody who knows the learning rate of SGD or of Adam."""
+"""``final_lr`` from a known learning rate of SGD or of Adam."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["final_lr_from_adam", "final_lr_from_sgd"]
 def final_lr_from_sgd(lr: float, momentum: float = 0.0, dampening: float = 0.0) -> float:
     """The ``final_lr`` that takes the same steps as ``torch.optim.SGD(lr, momentum, dampening)``.
 
-    SGD adds gradients up, AdaBound averages them: of a constant gradient g the momentum buffer of SGD becomes
+    SGD sums gradients, AdaBound averages them: with a constant gradient g, the momentum buffer of SGD becomes
     g·(1 − dampening)/(1 − momentum), and AdaBound's first moment becomes g. So::
 
         α* = lr · (1 − dampening) / (1 − momentum)
@@ -37,7 +37,7 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
     """The ``final_lr`` whose SGD lowers the loss as fast as this Adam, to first order, from Adam's state alone.
 
     Adam divides the learning rate of element i by √v_i. One step lowers the loss by Σ α/(√v_i + ε)·g_i², one step of
-    SGD by α*·Σ g_i². With v for the mean of g² both are equal at::
+    SGD by α*·Σ g_i². With v as the mean of g², both are equal at::
 
         α* = Σ α·v_i/(√v_i + ε) / Σ v_i
 

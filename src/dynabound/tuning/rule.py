@@ -9,8 +9,8 @@ score is the mean loss of its last third.
 * ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends lower with it, significantly and by :data:`GAIN`.
 * ``gamma``: :data:`FAST` / steps.
 * In a last race the bounds close slowly around the mean of Adam's rates α/√v, with the raised ``lr``. If it ends
-  lower than all of AdaBound's others, again significantly and by :data:`GAIN`, these two rates are taken, both times
-  the same factor as ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
+  lower than all other races of AdaBound, again significantly and by :data:`GAIN`, these two rates are taken, both
+  multiplied by the same factor as ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
 """
 
 from __future__ import annotations
@@ -26,17 +26,18 @@ FACTOR = math.sqrt(10)
 """Between neighbouring rates."""
 SHARE = 2 / 3
 """Of the fall at Adam's best rate. A race is shorter than training, so its best rate is too large for training; and the
-curve is flat there, which makes the best rate an accident."""
+curve is flat there, so the best rate depends on chance."""
 GAIN = 1 / 80
-"""Of the fall: what a larger ``lr``, or slow bounds, must gain at least. What helps little in a short race can hurt in
-a long training: 1.2 % of the fall did on the demo's LSTM of three layers, 1.3 % helped on MNIST."""
+"""Of the fall: the smallest gain for which a larger ``lr``, or slow bounds, are taken. What gains little in a short
+race can hurt in a long training: with 1.2 % of the fall it hurt on the demo's LSTM of three layers, with 1.3 % it
+helped on MNIST."""
 HORIZON = 0.25
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. This is the middle."""
 FAST, SLOW = 10.0, 0.25
-"""γ·steps. FAST: the bounds are a factor of 2 from ``final_lr`` after a tenth of the training, 10 % at its end. SLOW:
-a factor of 5 at the end, for losses that Adam lowers faster than SGD throughout, as with batch normalization in a
-training of a few hundred steps."""
+"""γ·steps. FAST: the bounds are within a factor of 2 of ``final_lr`` after a tenth of the training, within 10 % at its
+end. SLOW: within a factor of 5 at the end, for losses that Adam lowers faster than SGD throughout, as with batch
+normalization in a training of a few hundred steps."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ class Race:
     """One short training."""
 
     tests: str
-    """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "raised": that at the best final
-    rate, with a larger lr. "slow": with that lr, slow bounds around the mean of Adam's rates α/√v."""
+    """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "raised": the same at the best final
+    rate, with a larger lr. "slow": with that lr, and slow bounds around the mean of Adam's rates α/√v."""
     rate: float
     """``lr`` for "lr" and "raised", ``final_lr`` for the others."""
     losses: tuple[float, ...]
@@ -58,7 +59,7 @@ Scores = Mapping[float, float]
 
 
 def last_third(losses: Sequence[float]) -> Sequence[float]:
-    """The losses that a race is judged by: two at least."""
+    """The losses that a race is judged by: at least two."""
     return losses[-max(2, len(losses) // 3) :]
 
 
@@ -72,7 +73,7 @@ def score(losses: Sequence[float], part: slice = slice(None)) -> float:
 
 
 def falls(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether the loss is lower by more than twice the standard error of its mean, batch by batch; not of one batch.
+    """Whether the loss fell by more than twice the standard error of the mean difference; False for a single batch.
 
     >>> falls([2.3, 2.4, 2.2], [2.0, 2.1, 1.9]), falls([2.3, 2.4, 2.2], [2.2, 2.6, 2.1]), falls([2.3], [0.0])
     (True, False, False)
@@ -107,12 +108,12 @@ def _top_is_best(scores: Scores) -> bool:
 
 
 def _limit(scores: Scores, start: float) -> float:
-    """The score that does :data:`SHARE` of what the best one does."""
+    """The score after :data:`SHARE` of the fall of the best race."""
     return start - SHARE * (start - min(scores.values()))
 
 
 def is_flanked(scores: Scores, start: float) -> bool:
-    """Whether the smallest rate falls too short, so that :func:`smallest_sufficient` lies above it."""
+    """Whether the loss falls too little at the smallest rate, so that :func:`smallest_sufficient` is above it."""
     return scores[min(scores)] > _limit(scores, start)
 
 

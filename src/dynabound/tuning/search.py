@@ -49,18 +49,18 @@ class Racer(ABC):
 
     @abstractmethod
     def start(self, rates: RaceRates | None) -> None:
-        """Put the weights back and make a new optimizer; None: the weights stay as they are."""
+        """Restore the weights and make a new optimizer; with None, steps do not change the weights."""
 
     @abstractmethod
     def step(self, batch: Any) -> float:
-        """Train on a batch; the loss before it."""
+        """Train on a batch; return the loss before the update."""
 
     @abstractmethod
     def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the race of Adam that has just ended."""
+        """``final_lr`` from the second moments of the last race, which was one of Adam."""
 
     def untrained(self, batches: Iterable[Any]) -> list[float]:
-        """The losses of the untrained model; SuggestError if there is one that is not finite."""
+        """The losses of the untrained model; SuggestError if one of them is not finite."""
         self.start(None)
         losses = [self.step(batch) for batch in batches]
         for number, value in enumerate(losses, 1):
@@ -90,7 +90,7 @@ def check(
     known: Iterable[str],
     clip: float | None = None,
 ) -> int:
-    """The budget, if all numbers are in order and all options known."""
+    """The budget, after checking that all numbers are valid and all options known."""
     fewest = _UNITS * _FEWEST_STEPS
     _check_count("steps", steps, fewest, "; shorter trainings leave the bounds no time to close")
     budget = min(_BUDGET, int(_SHARE * steps)) if budget is None else budget
@@ -116,7 +116,7 @@ def search(
     options: Mapping[str, Any],
     kind: type[Kind],
 ) -> Kind:
-    """Race as the rule says, ``repeats`` times on other batches, and decide."""
+    """Run the races of the rule, ``repeats`` times on different batches, and decide."""
     size = budget // _ADABOUND_RACES
     kept = _keep(batches, size * repeats)
     parts = [_repeat(racer, kept[size * number :][:size], budget, number) for number in range(repeats)]
@@ -124,12 +124,12 @@ def search(
 
 
 def _keep(batches: Iterable[Any], number: int) -> list[Any]:
-    """The first batches, and again from the beginning where there are too few."""
+    """The first batches, repeated from the beginning if there are too few."""
     read = list(islice(iter(batches), number))
     if len(read) < _FEWEST_BATCHES:
         raise ValueError(
-            f"batches: has {len(read)}; must have at least {_FEWEST_BATCHES}, so that the races are not won by chance. "
-            "To train on one and the same batch, pass itertools.repeat(batch, 100)"
+            f"batches: has {len(read)}; must have at least {_FEWEST_BATCHES}, so that chance does not decide races. "
+            "To train on a single batch, pass itertools.repeat(batch, 100)"
         )
     return (read * -(-number // len(read)))[:number]
 
@@ -217,7 +217,7 @@ def _conclude(
 
 
 def _majority(answers: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """The answers with the speed of the bounds that most repeats chose: no race was run at a mean of both."""
+    """The answers with the speed of the bounds that most repeats chose: a mean of two speeds was never raced."""
     gamma = statistics.mode(gamma for *_, gamma in answers)
     return [answer for answer in answers if answer[-1] == gamma]
 

@@ -1,4 +1,4 @@
-"""A model put back exactly as it was: weights, buffers, gradients, modes, flags and random states."""
+"""Restore a model exactly: weights, buffers, gradients, modes, flags and random states."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """What short trainings may change, with one copy of the trained parameters and of the buffers.
+    """Everything that short trainings may change, with one copy of the trained parameters and of the buffers.
 
-    Gradients are set aside and not copied: a backward pass makes new ones. Parameters that are not trained are not
-    copied either.
+    Gradients are kept and not copied: a backward pass makes new ones. Parameters that are not trained are not copied
+    either.
     """
 
     def __init__(self, model: nn.Module, trained: Iterable[Tensor], batches: Any) -> None:
@@ -34,7 +34,7 @@ class Snapshot:
         self._random = _random_states(self._devices)
 
     def rewind(self) -> None:
-        """Put weights and buffers back, and drop all gradients: the start of a race."""
+        """Restore weights and buffers, and drop all gradients, for the start of a race."""
         for module, name, buffer in self._slots:
             module._buffers[name] = buffer
         with torch.no_grad():
@@ -43,19 +43,19 @@ class Snapshot:
         self.drop_gradients()
 
     def drop_gradients(self) -> None:
-        """Forget the gradients of the last step."""
+        """Drop the gradients of the last step."""
         for param, _, _ in self._params:
             param.grad = None
 
     def seed(self, number: int) -> None:
-        """Seed the generators whose states :meth:`restore` puts back; ``torch.manual_seed`` would seed every device."""
+        """Seed the generators whose states :meth:`restore` restores; ``torch.manual_seed`` would seed every device."""
         torch.default_generator.manual_seed(number)
         for device in self._devices:
             state = torch.Generator(device).manual_seed(number).get_state()
             torch.get_device_module(device).set_rng_state(state, *_index(device))
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         self.rewind()
         for param, grad, requires_grad in self._params:
             param.requires_grad_(requires_grad)

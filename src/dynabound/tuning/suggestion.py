@@ -1,4 +1,4 @@
-"""The answer of :func:`dynabound.tuning.suggest`: the numbers, the races behind them, and why."""
+"""The answer of :func:`dynabound.tuning.suggest`: the numbers, the races behind them, and the reasons."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Suggestion:
     final_lr: float
     gamma: float
     steps: int
-    """The length of the training that it was made for."""
+    """The length of the planned training."""
     cost: int
     """Training steps of all races together."""
     start: tuple[float, ...]
     """Losses of the untrained model on the batches of the races, one repeat after another."""
     races: tuple[Race, ...]
     spread: Mapping[str, float]
-    """For each number: the largest over the smallest answer when only every other batch is judged."""
+    """For each number: the ratio of the largest to the smallest answer when only every other batch is judged."""
     notes: tuple[str, ...] = ()
     """What could not be settled."""
     given: Mapping[str, Any] | None = None
@@ -131,7 +131,7 @@ class Suggestion:
         return f"<table>{numbers}</table><p>{text}</p>"
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON has them; a loss that is not finite becomes None."""
+        """The fields, for JSON; a loss that is not finite becomes None."""
         values = asdict(self)
         values["start"] = list(self.start)
         values["notes"] = list(self.notes)
@@ -143,7 +143,7 @@ class Suggestion:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """The suggestion that :meth:`to_dict` gave."""
+        """The suggestion of a :meth:`to_dict`."""
         known = {field.name for field in fields(cls)}
         if set(values) != known:
             raise ValueError(

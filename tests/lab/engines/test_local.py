@@ -56,7 +56,7 @@ def test_a_death_is_retried_and_the_second_is_a_failure(engine, tmp_path):
     assert store.run(raises).spec() == raises
 
 
-def test_it_is_said_once_who_is_waited_for(tmp_path, caplog):
+def test_a_wait_for_a_locked_run_is_reported_once(tmp_path, caplog):
     answers = iter([False, False, True])
 
     def train(*_, **__):
@@ -88,7 +88,7 @@ def test_leaving_lets_runs_save_themselves(tmp_path):
 
 
 @pytest.mark.parametrize("after", [1, 7])
-def test_a_killed_command_goes_on_where_it_was(after, engine, tmp_path):
+def test_a_killed_command_resumes(after, engine, tmp_path):
     assert worker.run(cases.run_and_die, str(tmp_path / "killed"), after) == -signal.SIGKILL
     assert set(ends(cases.execute(engine, cases.specs(6), Store(tmp_path / "killed"))).values()) == {"finished"}
     list(cases.execute(cases.InProcess(), cases.specs(6), Store(tmp_path / "whole")))
@@ -122,5 +122,5 @@ def test_jobs_default_to_the_cores_or_the_gpus(monkeypatch):
     assert assign_device("cpu", 1, 0) == "cpu"
 
 
-def test_runs_that_are_added_while_others_go_on_are_run_too(engine, tmp_path):
+def test_runs_that_are_added_while_others_run_are_executed_too(engine, tmp_path):
     cases.assert_added_runs_are_run(engine, Store(tmp_path))

@@ -52,7 +52,7 @@ def cluster():
 
 @pytest.fixture(scope="module")
 def connected(cluster):
-    """The connection that all engines of this process use: workers that have torch loaded are dear."""
+    """The connection that all engines of this process use: starting workers with torch takes long."""
     with RayEngine(cluster.address, modules=["helpers"]) as engine:
         yield engine
 
@@ -111,7 +111,7 @@ def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_
     assert cases.numbers(store) == local_numbers([first, second, *others], tmp_path / "local")
 
 
-def test_runs_that_are_added_while_others_go_on_are_run_too(engine, tmp_path):
+def test_runs_that_are_added_while_others_run_are_executed_too(engine, tmp_path):
     cases.assert_added_runs_are_run(engine, Store(tmp_path))
 
 
@@ -194,7 +194,7 @@ def run_and_die(address: str, root: str, after: int) -> None:
                 os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_driver_loses_nothing_that_is_finished(cluster, engine, tmp_path):
+def test_a_killed_driver_loses_no_finished_run(cluster, engine, tmp_path):
     store = Store(tmp_path / "ray")
     assert worker.run(run_and_die, cluster.address, str(store.root), 3) == -signal.SIGKILL
     finished = {run.name: (run.folder / "status.json").stat().st_mtime_ns for run in store.runs()

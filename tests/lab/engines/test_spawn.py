@@ -19,7 +19,7 @@ def spawn(spec, root, stop=lambda: False, device="cpu"):
     return train_on_ranks(spec, Store(root), progress=seen.append, stop=stop or (lambda: bool(seen)), **options), seen
 
 
-def test_a_rank_that_dies_takes_the_others_with_it(tmp_path):
+def test_a_rank_that_dies_stops_the_others(tmp_path):
     spec = RunSpec(**cases.TINY, optimizer="helpers.deadly:RankDies")
     with pytest.raises(CrashedError, match="its rank 1 died"):
         spawn(spec, tmp_path)

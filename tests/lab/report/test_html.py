@@ -74,7 +74,7 @@ def built(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_what_failed_is_told_and_escaped(built):
+def test_failures_are_shown_and_escaped(built):
     made, path = built
     text = path.read_text()
     assert [f.error for f in made.studies[1].failures if f.state == "failed"] == [HOSTILE]

@@ -66,7 +66,7 @@ def figure(panel):
     return CurvesFigure("cifar10", "ours", (Panel(panel, bands),), ("train", "test"), "accuracy (%)", True)
 
 
-def test_the_authors_curves_stand_beside_ours():
+def test_the_authors_curves_are_shown_beside_ours():
     """The committed figures: twelve runs of 200 epochs."""
     found = authors.combine([figure("ResNet-34")], ROOT / "results")
     _, theirs = found.figure.panels
@@ -74,8 +74,8 @@ def test_the_authors_curves_stand_beside_ours():
     assert {band.label: len(band.test[0]) for band in theirs.curves} == dict.fromkeys(
         ("SGDM", "AdaGrad", "Adam", "AMSGrad", "AdaBound", "AMSBound"), 200
     )
-    assert "What differs" in found.note
-    assert "ResNet-34, adabound 94.86" in found.note
+    assert "compare only the order of the methods" in found.note
+    assert "ResNet-34, AdaBound 94.86" in found.note
     assert found.figure.draw().axes
     assert authors.combine([figure("ResNet-34")], ROOT) is None
 

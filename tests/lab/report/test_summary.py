@@ -102,7 +102,7 @@ def test_theory_comes_from_its_files(tmp_path):
     assert html.write(report, tmp_path).is_file()
 
 
-def test_theory_can_come_out_right():
+def test_the_headline_of_the_theory():
     verdicts = [("Theorem 1", True), ("Theorem 2", True), ("Theorem 3", True), ("Theorem 4", False),
                 ("Corollary 4.1", False), ("Theorem 5", False), ("Lemma 1", True)]  # fmt: skip
     found = {"all": {"verdicts": [{"statement": name, "kind": "theorem", "holds": holds} for name, holds in verdicts]}}

@@ -260,7 +260,7 @@ def test_a_folder_that_cannot_be_made_is_an_error(tmp_path):
 @pytest.mark.processes
 @pytest.mark.parametrize("locked", [".", "runs", "suggestions", "theory"])
 def test_a_folder_that_cannot_be_written_is_an_error(locked):
-    with tempfile.TemporaryDirectory() as out:  # pytest's own folders would not even let nobody look
+    with tempfile.TemporaryDirectory() as out:  # not pytest's own folder, which the user "nobody" cannot read
         Path(out).chmod(0o777)
         (Path(out) / locked).mkdir(exist_ok=True)
         (Path(out) / locked).chmod(0o555)

@@ -66,12 +66,12 @@ def test_fetch_repairs_and_does_not_fetch_twice(ptb, tmp_path, web):
     (folder / "ptb.valid.txt").write_bytes(b"damaged")
     with pytest.raises(DataError, match="dynabound data fetch ptb"):
         load("ptb", tmp_path / "data")
-    (web[0] / "good" / "ptb.train.txt").unlink()  # it is whole here: nobody asks for it
+    (web[0] / "good" / "ptb.train.txt").unlink()  # the local copy is intact: it is not downloaded
     fetch("ptb", tmp_path / "data")
     load("ptb", tmp_path / "data")
 
 
-def test_of_several_that_want_it_at_once_one_fetches_it(ptb, tmp_path, monkeypatch):
+def test_of_several_processes_one_downloads(ptb, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     ptb("good")
     together, fetched = threading.Barrier(4), []
@@ -92,7 +92,7 @@ def test_of_several_that_want_it_at_once_one_fetches_it(ptb, tmp_path, monkeypat
     assert len(fetched) == 2
 
 
-def test_data_that_cannot_be_put_there_is_a_clear_error(ptb, tmp_path, monkeypatch):
+def test_an_unwritable_data_folder_is_a_clear_error(ptb, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     ptb("good")
     (tmp_path / "file").touch()

@@ -30,7 +30,7 @@ def walk(make):
     return param.detach()
 
 
-def test_weight_decay_is_the_one_that_is_said():
+def test_weight_decay_is_the_given_one():
     for name in DIRECT:
         assert build(name, [Parameter(torch.zeros(1))], 0.1, weight_decay=0.0).param_groups[0]["weight_decay"] == 0
     assert default_weight_decay("adamw", 5e-4) == 1e-2

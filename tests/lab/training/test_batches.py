@@ -47,7 +47,7 @@ def test_an_epoch_shows_every_image_once_in_an_order_of_its_own():
 
 @pytest.mark.parametrize("augment", [False, True])
 @pytest.mark.parametrize("start", range(5))
-def test_going_on_in_the_middle_shows_the_rest(augment, start):
+def test_resuming_in_the_middle_shows_the_rest(augment, start):
     batches = make_batches(images(augment=augment), spec(), CPU)
     whole = list(batches.epoch(3))
     rest = list(batches.epoch(3, start))
@@ -59,7 +59,7 @@ def test_going_on_in_the_middle_shows_the_rest(augment, start):
 
 
 @pytest.mark.parametrize("augment", [False, True])
-def test_ranks_share_out_each_batch(augment):
+def test_ranks_divide_each_batch(augment):
     whole = list(make_batches(images(augment=augment), spec(), CPU).epoch(1))
     shares = [list(make_batches(images(augment=augment), spec(), CPU, rank, 3).epoch(1)) for rank in range(3)]
     assert [len(share) for share in shares] == [len(whole)] * 3
@@ -85,7 +85,7 @@ def test_every_rank_evaluates_as_often_and_together_they_see_all_once(number, ra
 
 
 @given(st.integers(1, 5), st.integers(1, 5), st.integers(5, 9))
-def test_columns_are_dealt_again_as_if_there_had_always_been_so_many_ranks(before, after, columns):
+def test_columns_are_redistributed_over_another_number_of_ranks(before, after, columns):
     whole = torch.arange(2 * columns * 3).view(2, columns, 3)
     parts = [whole[:, rank::before] for rank in range(before)]
     for rank in range(after):
@@ -137,7 +137,7 @@ def test_augmentation_reaches_every_crop_and_is_fair():
     assert counts.max() < 1.3 * 4000 / 9
 
 
-def test_lone_last_image_is_left_out_for_batch_normalisation():
+def test_a_single_last_image_is_left_out_for_batch_normalisation():
     assert [len(y) for _, y, _ in make_batches(images(17), spec(), CPU).epoch(1)] == [8, 8]
     assert make_batches(images(19), spec(), CPU, 0, 2).steps == 2
     assert make_batches(images(20), spec(), CPU, 0, 2).steps == 3
@@ -162,7 +162,7 @@ def test_text_is_read_in_columns_and_every_target_is_the_next_word():
     assert torch.equal(next(iter(batches.epoch(5, 2))).x, rows[2].x)
 
 
-def test_text_ranks_share_out_the_columns():
+def test_text_ranks_divide_the_columns():
     whole = [b.x for b in make_batches(words(), text_spec(), CPU).epoch(1)]
     parts = [[b.x for b in make_batches(words(), text_spec(), CPU, rank, 2).epoch(1)] for rank in range(2)]
     for number, x in enumerate(whole):

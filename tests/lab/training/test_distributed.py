@@ -38,7 +38,7 @@ def test_two_ranks_follow_one(fields, tmp_path):
     assert_follows(run, expected)
 
 
-def test_two_ranks_stop_together_and_go_on_as_if_nothing_had_happened(tmp_path):
+def test_two_ranks_stop_together_and_resume_bit_for_bit(tmp_path):
     fields = {**CASES["lstm"], "dropout": 0.3, "examples": 14_000}
     run, whole = (Store(tmp_path / name).run(RunSpec(**fields)) for name in ("pieces", "whole"))
     worker.train_in_ranks(fields, tmp_path / "whole")
@@ -50,7 +50,7 @@ def test_two_ranks_stop_together_and_go_on_as_if_nothing_had_happened(tmp_path):
     torch.testing.assert_close(run.load_checkpoint()["model"], whole.load_checkpoint()["model"], rtol=0, atol=0)
 
 
-def test_dropout_of_ranks_that_are_no_more_is_seeded_anew():
+def test_dropout_is_seeded_again_for_another_number_of_ranks():
     training = Training(RunSpec("digits", hidden=4, seed=3), datasets.load("digits"), torch.device("cpu"))
     state = {**training.state(), "step": 5}
     with torch.random.fork_rng():

@@ -1,4 +1,4 @@
-"""Runs whose model is cut up among processes: what they compute, what they save, and who can go on with it."""
+"""Runs with a sharded model: what they compute, what they save, and who can resume them."""
 
 import hashlib
 import itertools
@@ -27,7 +27,7 @@ LSTM = dict(task="pydoc", hidden=8, layers=2, examples=13_000, epochs=2, dropout
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The run of a spec in one process that nobody interrupts."""
+    """The run of a spec in one process, without interruptions."""
     store = Store(tmp_path_factory.mktemp("alone"))
     return lambda fields: train(RunSpec(**fields), store).run
 
@@ -37,7 +37,7 @@ HISTORIES = {
     "sharded": [(2, SHARDED), (1, SHARDED), (2, SHARDED), (3, SHARDED)],
     "both ways": [(1, WHOLE), (2, SHARDED), (3, WHOLE), (2, WHOLE)],
 }
-"""The sessions of a run, each in so many processes. All but the last are stopped in the middle of an epoch."""
+"""The number of processes of each session of a run. All but the last are stopped in the middle of an epoch."""
 
 
 @pytest.mark.parametrize("fields", [PERCEPTRON, LSTM], ids=["perceptron", "lstm"])
@@ -61,7 +61,7 @@ def assert_follows_rates(metrics, expected):
             assert quantiles == pytest.approx(other["rates"][name], rel=0.02)
 
 
-def test_as_many_ranks_go_on_bit_for_bit(tmp_path):
+def test_the_same_number_of_ranks_resumes_bit_for_bit(tmp_path):
     fields = {**LSTM, "dropout": 0.3}
     worker.train_in_ranks(fields, tmp_path / "whole", fsdp=True)
     worker.train_in_ranks(fields, tmp_path / "pieces", fsdp=True, stop_after=1)
@@ -105,7 +105,7 @@ def group():
 
 @pytest.fixture
 def half(tmp_path, group):
-    """A sharded run that was stopped after 40 of its 69 steps, with two checkpoints, and the run if it goes on."""
+    """A sharded run that was stopped after 40 of its 69 steps, with two checkpoints, and the uninterrupted run."""
     expected = train(RunSpec(**DIGITS), Store(tmp_path / "alone"), fsdp=True)
     asked = iter(range(39))
     result = train(
@@ -165,7 +165,7 @@ def test_no_code_in_a_checkpoint_is_run(half, tmp_path):
 
 @pytest.mark.parametrize("before", [False, True])
 @pytest.mark.parametrize("after", [False, True])
-def test_a_checkpoint_of_the_same_step_takes_the_place_of_the_last(before, after, group, tmp_path):
+def test_a_checkpoint_of_the_same_step_replaces_the_last(before, after, group, tmp_path):
     """The last step of an epoch is saved before its metrics are known, and again after."""
     spec = RunSpec(**{**DIGITS, "epochs": 1})
     asked = iter(range(22))
@@ -228,14 +228,14 @@ def test_a_folder_that_not_all_processes_see_is_refused(group, tmp_path, monkeyp
 
 
 def stop_whole(store, *steps):
-    """A run that is not in shards yet, with a checkpoint at each of these steps."""
+    """A run that is not sharded yet, with a checkpoint at each of these steps."""
     for before, after in itertools.pairwise((0, *steps)):
         asked = iter(range(after - before - 1))
         run = train(RunSpec(**DIGITS), store, stop=lambda asked=asked: next(asked, None) is None).run
     return run
 
 
-def test_what_one_rank_cannot_read_none_takes_up(tmp_path):
+def test_a_checkpoint_that_one_rank_cannot_read_is_used_by_none(tmp_path):
     run = stop_whole(Store(tmp_path), 3, 5)
     assert worker.in_ranks(2, worker.go_on_where_one_misreads, DIGITS, str(tmp_path)) == [0, 0]
     assert run.status() == {"state": "stopped", "step": 3 + 16}
@@ -251,7 +251,7 @@ def test_ranks_with_folders_of_their_own_are_refused(theirs, tmp_path):
     assert worker.in_ranks(2, worker.go_on_in_folders_of_their_own, DIGITS, str(tmp_path)) == [3, 3]
 
 
-def test_what_cannot_be_is_said(tmp_path):
+def test_impossible_requests_are_refused(tmp_path):
     with pytest.raises(LabError, match="there is no process group; use torchrun"):
         train(RunSpec("digits"), Store(tmp_path), fsdp=True)
     with distributed.joined("cpu", group=True), pytest.raises(LabError, match="'meta': cannot be used here"):

@@ -1,4 +1,4 @@
-"""However often a run dies, and wherever, its numbers are those of a run that was left alone."""
+"""A run that is killed, any number of times and at any step, has the numbers of an undisturbed run."""
 
 import random
 import tempfile
@@ -24,7 +24,7 @@ DEATHS = 20
 
 @pytest.fixture(scope="module", params=SPECS)
 def alone(request, tmp_path_factory):
-    """A spec, and its run left alone."""
+    """A spec, and its undisturbed run."""
     spec = RunSpec(**SPECS[request.param])
     return SPECS[request.param], train(spec, Store(tmp_path_factory.mktemp("alone"))).run
 
@@ -83,7 +83,7 @@ def test_full_disk_loses_no_finished_work(tmp_path):
 
 
 def test_read_only_folder_is_a_clear_error():
-    with tempfile.TemporaryDirectory() as folder:  # not pytest's own, where nobody else may look
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's own folder, which other users cannot read
         Path(folder).chmod(0o555)
         assert worker.run(worker.train_as_nobody, SPECS["perceptron"], folder) == 3
         assert not list(Path(folder).iterdir())

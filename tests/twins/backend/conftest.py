@@ -2,7 +2,7 @@
 
 import pytest
 
-# Warnings of Keras and its backends about each other, which we cannot mend.
+# Warnings of Keras and its backends about each other, which we cannot fix.
 IGNORED = ("ignore:__array__ implementation:DeprecationWarning",)
 
 

@@ -75,7 +75,7 @@ def test_a_registered_bound_function_is_in_the_config():
 
 
 @both
-def test_save_and_load_go_on_bit_for_bit(make, tmp_path):
+def test_save_and_load_resume_bit_for_bit(make, tmp_path):
     whole, half = network(make(1e-2, gamma=0.05)), network(make(1e-2, gamma=0.05))
     fit(whole, 2)
     fit(half, 1)

@@ -14,7 +14,7 @@ _NUMBERS = ("train_loss", "test_loss", "lr", "seconds")
 
 
 def check_metrics(lines: Any) -> list[dict[str, Any]]:
-    """``lines``; DamagedError unless they are the metrics of one epoch after the other."""
+    """``lines``; DamagedError unless they are the metrics of consecutive epochs."""
     if not isinstance(lines, list) or not all(map(_is_line, lines)):
         raise DamagedError("its metrics are incomplete")
     if [line["epoch"] for line in lines] != list(range(1, len(lines) + 1)):
@@ -23,7 +23,7 @@ def check_metrics(lines: Any) -> list[dict[str, Any]]:
 
 
 def check_state(state: dict[str, Any]) -> dict[str, Any]:
-    """``state``; DamagedError unless a run could have saved it: a checksum can be made for anything."""
+    """``state``; DamagedError unless a run could have saved it: a checksum alone does not prove that."""
     check_metrics(state.get("metrics"))
     sums, ranks = state.get("sums"), state.get("ranks")
     whole = (

@@ -36,7 +36,7 @@ def checksum_path(path: Path) -> Path:
 def write(path: Path, state: dict[str, Any]) -> None:
     """Write ``state``, tensors and primitives, to ``path``.
 
-    The checksum goes first: alone it means nothing, while a checkpoint without checksum counts as damaged.
+    The checksum is written first: a checkpoint without a checksum would count as damaged.
     """
     contents = _encode(state)
     write_whole(checksum_path(path), f"{hashlib.sha256(contents).hexdigest()}  {path.name}\n".encode())
@@ -61,7 +61,7 @@ def read(path: Path) -> Loaded:
 
 
 def verify_readable(state: dict[str, Any]) -> None:
-    """Raise DamagedError if ``state`` could not be read back: a foreign optimizer may keep more than tensors."""
+    """Raise DamagedError if ``state`` cannot be read back: the optimizer of another package may store other objects."""
     _decode(_encode(state))
 
 
@@ -74,7 +74,7 @@ def _encode(state: dict[str, Any]) -> bytes:
 def _decode(contents: bytes) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(contents), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever a crafted file makes the unpickler raise
+    except Exception as error:  # a crafted file can make the unpickler raise anything
         raise DamagedError(str(error).partition("\n")[0]) from error
     if not isinstance(state, dict):
         raise DamagedError(f"it holds a {type(state).__name__}, not a state")

@@ -18,7 +18,7 @@ from dynabound.lab.errors import LockedError, StoreError
 
 __all__ = ["hold", "is_held"]
 
-_ATTEMPTS, _PAUSE = 20, 0.05  # a reader that looks at the lock holds it for an instant
+_ATTEMPTS, _PAUSE = 20, 0.05  # a process that checks the lock holds it for a moment
 
 
 @contextlib.contextmanager
@@ -62,14 +62,14 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Whether a living process holds the lock. Needs only the permission to read; any number may look at once."""
+    """Whether a living process holds the lock. Needs read permission only; many processes can check at once."""
     try:
         handle = open_regular(path)
     except OSError:
         return False
     try:
         return not _acquire_shared(handle)
-    except OSError:  # this file system has no locks
+    except OSError:  # the file system has no locks
         return False
     finally:
         os.close(handle)
@@ -112,7 +112,7 @@ def _owner(handle: int) -> str:
 
 
 def _write_owner(handle: int) -> None:
-    """For the error message of others. A full disk must not keep a run from being read or resumed."""
+    """Write who holds the lock, for error messages. If the disk is full, the run can still be read and resumed."""
     text = f"pid {os.getpid()} on {socket.gethostname()} since {time.strftime('%Y-%m-%d %H:%M:%S')}"
     with contextlib.suppress(OSError):
         os.ftruncate(handle, 0)

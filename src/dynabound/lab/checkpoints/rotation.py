@@ -1,6 +1,6 @@
-"""The checkpoints of one run: save a new one and delete the oldest, load the newest that is whole.
+"""The checkpoints of one run: save a new one and delete the oldest, load the newest intact one.
 
-A checkpoint is a file ``checkpoint-STEP.pt`` or, of a sharded run, a folder ``checkpoint-STEP.dcp``.
+A checkpoint is a file ``checkpoint-STEP.pt`` or, for a sharded run, a folder ``checkpoint-STEP.dcp``.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ class Checkpoints:
         return sorted(path for path in self.folder.glob("checkpoint-*") if path.suffix in (".pt", ".dcp"))
 
     def load(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
-        """The newest checkpoint that is whole, as CPU tensors and primitives; None if there is none.
+        """The newest intact checkpoint, as CPU tensors and primitives; None if there is none.
 
-        With a mesh all its processes call this and get the same one, and what was saved in shards comes as DTensors.
+        With a mesh, all its processes call this and get the same checkpoint; sharded tensors are DTensors.
         """
         for path in reversed(self.paths() if mesh is None else self._common_paths()):
             try:
@@ -54,7 +54,7 @@ class Checkpoints:
         self.prune(_KEPT)
 
     def save_shards(self, state: dict[str, Any]) -> None:
-        """The same for a state with DTensors: every process calls this and writes its part."""
+        """As :meth:`save`, for a state with DTensors: every process calls this and writes its part."""
         from dynabound.lab.checkpoints import sharded
 
         path = self.folder / f"checkpoint-{state['step']:09d}.dcp"
@@ -62,12 +62,12 @@ class Checkpoints:
 
         def commit(rest: dict[str, Any]) -> None:
             file.write(temporary / sharded.STATE, rest)
-            if path.exists():  # a folder cannot replace another one: under this name it counts as the one before
+            if path.exists():  # a folder cannot replace another: this name sorts before the new one
                 before = path.with_suffix(".before.dcp")
                 delete(before)
                 path.rename(before)
             temporary.rename(path)
-            self._delete(path.with_suffix(".pt"))  # of the same step, but older; it would count as the newer one
+            self._delete(path.with_suffix(".pt"))  # of the same step, but older; it would sort as the newer one
             sync_folder(self.folder)
             self.prune(_KEPT)
 
@@ -90,7 +90,7 @@ class Checkpoints:
         delete(file.checksum_path(path))
 
     def _common_paths(self) -> list[Path]:
-        """Those that process 0 sees; an error in all processes if another one does not."""
+        """The paths that process 0 sees; StoreError in all processes if another process does not see them."""
         paths: list[Path] = distributed.broadcast(self.paths())
         for number, unseen in enumerate(distributed.gather([path.name for path in paths if not path.exists()])):
             if unseen:
@@ -110,7 +110,7 @@ def _read(path: Path, mesh: DeviceMesh | None) -> dict[str, Any]:
 
 
 def delete(path: Path) -> None:
-    """Delete a file or a folder, if it is there."""
+    """Delete a file or a folder, if it exists."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

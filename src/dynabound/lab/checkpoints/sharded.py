@@ -1,8 +1,8 @@
 """A checkpoint of a sharded model: a folder to which every process writes its own part.
 
-It holds ``state.pt`` with all that is not sharded and an index of what is, and the files that
-torch.distributed.checkpoint writes for the shards. torch alone would keep the index as a pickle, which can run any code
-when it is read; here it is primitives, with the checksum of every file.
+It holds ``state.pt`` with everything that is not sharded and an index of the shards, and the files that
+torch.distributed.checkpoint writes for the shards. torch itself would store the index as a pickle, and unpickling can
+run any code; here it consists of primitives, with the checksum of every file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ STATE = "state.pt"
 
 
 class _Place(NamedTuple):
-    """Where a shard is, under the names that torch's reader asks for, and the checksum of the file."""
+    """Where a shard is, with the field names that torch's reader expects, and the checksum of the file."""
 
     relative_path: str
     offset: int
@@ -57,8 +57,8 @@ class _Place(NamedTuple):
 def save(folder: Path, state: dict[str, Any], commit: Callable[[dict[str, Any]], None]) -> None:
     """Write the shards among the tensors of ``state``, a dict of dicts, into ``folder``; all processes call this.
 
-    When all are done, one of them calls ``commit`` with the rest of the state and the index. If anything goes wrong in
-    one of them, all raise: a LabError as it is, anything else as an OSError.
+    When all are done, one of them calls ``commit`` with the rest of the state and the index. If one of them fails, all
+    raise: the same LabError, or an OSError for any other exception.
     """
     shards: dict[tuple[Any, ...], DTensor] = {}
     rest = _take_out(state, (), shards)
@@ -78,9 +78,9 @@ def save(folder: Path, state: dict[str, Any], commit: Callable[[dict[str, Any]],
 
 
 def load(folder: Path, mesh: DeviceMesh | None = None) -> dict[str, Any]:
-    """The state of :func:`save`, whichever number of processes wrote it; DamagedError if a bit is not as it was.
+    """The state that :func:`save` wrote with any number of processes; DamagedError if a bit has changed.
 
-    With a mesh all its processes call this and each reads its part; without, one process reads all, to the CPU.
+    With a mesh, all its processes call this and each reads its part; without, one process reads everything to the CPU.
     """
     state = read_file(folder / STATE, mesh, lambda state: _verify(folder, state, mesh))
     try:
@@ -95,7 +95,7 @@ def _insert_shards(folder: Path, state: dict[str, Any], mesh: DeviceMesh | None)
     index = state.pop("shards")
     tensors = {_name(entry["path"]): _empty(entry, mesh) for entry in index}
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # as it is meant to be
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")  # which is intended
         read_shards(tensors, storage_reader=_Reader(folder, index), no_dist=mesh is None)
     for entry in index:
         *parents, last = entry["path"]
@@ -109,7 +109,7 @@ def _insert_shards(folder: Path, state: dict[str, Any], mesh: DeviceMesh | None)
 def read_file(
     path: Path, mesh: DeviceMesh | None, verify: Callable[[dict[str, Any]], None] = lambda _: None
 ) -> dict[str, Any]:
-    """The state in a file, which each of the mesh's processes reads; a fault of one of them is raised in all."""
+    """The state in a file, read by each process of the mesh; if one of them fails, all raise."""
     state: dict[str, Any] = {}
     digest, fault = "", None
     try:
@@ -127,7 +127,7 @@ def read_file(
 
 
 class _Writer(FileSystemWriter):
-    """Adds checksums to torch's index of the shards, and hands it over instead of pickling it."""
+    """Adds checksums to torch's index of the shards, and passes it to ``commit`` instead of pickling it."""
 
     def __init__(self, folder: Path, commit: Callable[[Metadata], None]) -> None:
         super().__init__(folder)
@@ -158,7 +158,7 @@ class _Writer(FileSystemWriter):
 
 
 class _Reader(FileSystemReader):
-    """Takes the index as it was handed over."""
+    """Reads shards by the given index instead of a pickled one."""
 
     def __init__(self, folder: Path, index: list[dict[str, Any]]) -> None:
         super().__init__(folder)
@@ -191,7 +191,7 @@ def _name(path: Iterable[Any]) -> str:
 
 
 def _dimension(path: tuple[Any, ...], tensor: DTensor) -> int | None:
-    """The dimension along which a tensor is cut; None if every process has all of it."""
+    """The dimension along which a tensor is sharded; None if every process has all of it."""
     (placement,) = tensor.placements
     if isinstance(placement, dtensor.Shard):
         return placement.dim
@@ -213,7 +213,7 @@ def _first(error: CheckpointException) -> BaseException:
 
 
 def _verify(folder: Path, state: dict[str, Any], mesh: DeviceMesh | None) -> None:
-    """Look at the files of the shards: this process's share of them, if it is not alone."""
+    """Check the files of the shards; with a mesh, this process checks its share of them."""
     try:
         digests = {place[0]: place[3] for entry in state["shards"] for _, _, place in entry["chunks"]}
     except (LookupError, TypeError, ValueError) as error:

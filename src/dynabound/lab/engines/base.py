@@ -43,7 +43,7 @@ class Event:
     """What happened to a run.
 
     ``state`` is ``started``, ``running`` or ``retried`` while the run is under way, and ``finished``, ``diverged``,
-    ``failed`` or ``stopped`` at its end. Inside an engine, ``crashed`` stands for a retry or a failure.
+    ``failed`` or ``stopped`` at its end. Inside an engine, ``crashed`` becomes a retry or a failure.
     """
 
     run: str
@@ -103,7 +103,7 @@ def limit_threads(spec: RunSpec) -> None:
 
 
 def _process_context() -> Any:
-    """The multiprocessing context of worker processes: a fork server with torch loaded, where there is one."""
+    """The multiprocessing context of worker processes: a fork server with torch loaded, if the system has fork."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
@@ -118,7 +118,7 @@ def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, An
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
     process.start()
-    theirs.close()  # otherwise the end of the process would not close the connection
+    theirs.close()  # otherwise the connection would stay open after the process has ended
     return ours, process
 
 
@@ -141,7 +141,7 @@ def run_with_events(
         try:
             return Event(spec.name, trainer(spec, store, progress=progress, stop=stop))
         except LockedError as error:
-            # A process of an earlier, killed command may still be saving this run, or another command be training it.
+            # A process of an earlier, killed command may still be saving this run, or another command may train it.
             if not waiting:
                 log.warning("%s; waiting", error)
                 waiting = True
@@ -150,14 +150,14 @@ def run_with_events(
                 return Event(spec.name, "stopped")
         except CrashedError as error:
             return Event(spec.name, "crashed", error=str(error))
-        except Exception as error:  # of any kind: the other runs continue
+        except Exception as error:  # any exception: the other runs continue
             text = explain(error)
             record_failure(store, spec, text)
             return Event(spec.name, "failed", error=text)
 
 
 def explain(error: BaseException) -> str:
-    """The message of an error of ours, the end of the traceback of any other."""
+    """The message of a LabError, or the end of the traceback of any other error."""
     if isinstance(error, LabError):
         return str(error)
     return "".join(traceback.format_exception(error, limit=-_FRAMES, chain=False)).strip()

@@ -45,7 +45,7 @@ class LocalEngine:
     """``jobs`` worker processes that share this machine's cores, or its GPUs. A context manager.
 
     A worker that dies is replaced, and its run resumes from the last checkpoint; if it dies again, the run has failed.
-    Leaving the ``with`` statement, in whichever way, lets every run save a checkpoint first.
+    Leaving the ``with`` statement, also by an exception, lets every run save a checkpoint first.
     """
 
     def __init__(self, jobs: int | None = None, data_dir: str | Path | None = None, device: str = "cpu") -> None:
@@ -111,7 +111,7 @@ class LocalEngine:
 
 
 def assign_device(device: str, slot: int, gpus: int) -> str:
-    """The device of the worker in a slot: the GPUs in turn.
+    """The device of the worker in a slot: slots are assigned to GPUs round robin.
 
     >>> [assign_device("cuda", slot, gpus=2) for slot in range(3)]
     ['cuda:0', 'cuda:1', 'cuda:0']
@@ -157,11 +157,11 @@ class _Worker:
 
 
 def _work(connection: Connection, jobs: int, options: dict[str, Any]) -> None:
-    """The worker process: train what arrives until None does, or the parent is gone."""
+    """The worker process: train the runs that it receives until it receives None, or the parent is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what to do
 
     def emit(event: Event) -> None:
-        with contextlib.suppress(OSError):  # the parent is gone, as recv() is about to find out
+        with contextlib.suppress(OSError):  # the parent is gone; recv() will notice
             connection.send(event)
 
     def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:

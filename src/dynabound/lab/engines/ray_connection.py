@@ -24,7 +24,7 @@ __all__ = ["check_reachable", "connected"]
 
 @contextlib.contextmanager
 def connected(address: str | None, modules: Sequence[str]) -> Iterator[Any]:
-    """The module ``ray``, connected. A connection that exists already is used, and left open.
+    """The module ``ray``, connected. An existing connection is used, and left open.
 
     Without an address, or with "local", Ray is started on this machine for this process alone.
     """
@@ -78,8 +78,8 @@ def _private_options(ray: Any) -> Iterator[dict[str, Any]]:
     """The options of a Ray that other users of this machine cannot use; otherwise they could run code as this user.
 
     It listens on 127.0.0.1, asks for a random token that only this process and its children know, and keeps its files
-    in a folder that is closed to others. Ray makes the folder that it is given writable for everyone: hence a folder
-    inside of a private one. The path must be short, because it contains Unix sockets.
+    in a folder that is closed to others. Ray makes its own folder writable for everyone, so that folder is inside a
+    private one. The path must be short, because it contains Unix sockets.
     """
     variables = {
         "RAY_AUTH_MODE": "token",
@@ -118,7 +118,7 @@ def _environment(ray: Any, variables: dict[str, str]) -> Iterator[None]:
 
 
 def _read_environment(ray: Any) -> None:
-    """Let Ray read its settings again, as it does itself after a change of the token: the first time was its import."""
+    """Let Ray read its settings again, which it has read at import; Ray does the same after a change of the token."""
     ray._raylet.Config.initialize("")
     ray._raylet.AuthenticationTokenLoader.instance().reset_cache()
 

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster, or on a Ray of this machine: each run is one Ray task.
+"""Runs on a Ray cluster, or on a Ray that is started on this machine: each run is one Ray task.
 
 Tasks send their events to an actor, the event queue; the driver polls it, and the reply to each message says whether to
 stop. The driver creates a marker folder with a random name in its store. A task that sees the marker shares the store's
@@ -48,11 +48,11 @@ class _Task:
     spec: RunSpec
     store: Store
     attempt: int = 0
-    """A number that no other Ray task of this engine has."""
+    """Unique among the Ray tasks of this engine."""
     host: str = ""
-    """Where the attempt has started; empty before."""
+    """The node of the attempt; empty until it has started."""
     copy: _Copy | None = None
-    """If the attempt trains where the store is not visible."""
+    """Set if the attempt trains where the store is not visible."""
     crashes: int = 0
     lost_nodes: int = 0
 
@@ -113,7 +113,7 @@ class RayEngine:
 
     @property
     def jobs(self) -> int:
-        """See :attr:`Engine.jobs <dynabound.lab.engines.base.Engine.jobs>`; what fits on the nodes of this moment."""
+        """See :attr:`Engine.jobs <dynabound.lab.engines.base.Engine.jobs>`; the runs that fit on the current nodes."""
         return max(1, sum(self._fit(node["Resources"]) for node in self._ray.nodes() if node["Alive"]))
 
     def _fit(self, resources: dict[str, float]) -> int:
@@ -146,7 +146,7 @@ class RayEngine:
                 # By force: an interrupt in the middle of an import would leave a process that no later task can use.
                 self._ray.cancel(ref, force=True)
         deadline = time.monotonic() + SHUTDOWN_TIMEOUT
-        with contextlib.suppress(LabError):  # nobody can be asked to stop if Ray is lost
+        with contextlib.suppress(LabError):  # if Ray is lost, no task can be asked to stop
             while self._tasks and time.monotonic() < deadline:
                 for event in self._poll(stopping=True):
                     log.debug("%s", event)
@@ -194,7 +194,7 @@ class RayEngine:
         progress = message.pop("progress")
         event = Event(**message, progress=Progress(**progress) if progress else None)
         ref, task = next((item for item in self._tasks.items() if item[1].attempt == attempt), (None, None))
-        if task is None:  # late event of an attempt that was given up
+        if task is None:  # late event of an attempt that has failed
             return
         task.host = host
         try:
@@ -231,7 +231,7 @@ class RayEngine:
             return Event(name, "crashed", error=f"its node {host} was lost"), True
         except problems.TaskCancelledError:
             return Event(name, "stopped"), False
-        except problems.RayTaskError as error:  # before training: something is not installed there
+        except problems.RayTaskError as error:  # before training: a package is not installed on the node
             return Event(name, "failed", error=f"on {host}: {explain(error.cause or error)}"), False
         except problems.RayError as error:
             reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {str(error).partition(chr(10))[0]}"
@@ -274,7 +274,7 @@ def _save_result(task: _Task, state: str, error: str, session: dict[str, Any], f
 
 
 def _fail(task: _Task, error: str) -> Event:
-    """Record a failure, unless another process trains the run or has ended it."""
+    """Record a failure, unless another process trains the run or has completed it."""
     _close_copy(task)
     if task.store.run(task.spec).status()["state"] not in ("running", *ENDED):
         record_failure(task.store, task.spec, error)
@@ -282,7 +282,7 @@ def _fail(task: _Task, error: str) -> Event:
 
 
 def _open_copy(task: _Task, session: dict[str, Any] | None) -> None:
-    """Begin to write the run here if it has begun where the store is not visible; only that has a ``session``."""
+    """Start the driver's copy of a run that trains where the store is not visible; only such a run sends a session."""
     if session and task.copy is None:
         task.copy = _Copy(task.store.run(task.spec), task.spec, session)
 

@@ -30,9 +30,9 @@ LOCK_GRACE = 60.0
 
 @contextlib.contextmanager
 def locked_temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
-    """A new folder in ``parent``, deleted at exit. Those that killed processes have left are deleted first."""
+    """A new folder in ``parent``, deleted at exit. Folders left by killed processes are deleted first."""
     for lock in parent.glob(f"{prefix}*/lock"):
-        with contextlib.suppress(OSError):  # another process deletes it too
+        with contextlib.suppress(OSError):  # another process is deleting it too
             if time.time() - lock.stat().st_mtime > LOCK_GRACE and not Run(lock.parent).locked():
                 shutil.rmtree(lock.parent)
     with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as folder, Run(Path(folder)).lock():
@@ -40,12 +40,12 @@ def locked_temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def pack(folder: Path) -> dict[str, bytes]:
-    """The files of a run by name; the status comes last, so that the others are there when it is."""
+    """The files of a run by name; the status comes last, so that the others exist when it is written."""
     paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == "status.json")
     kept = [path for path in paths if path.name not in ("lock", "spec.json", "environment.json")]
     files = {}
     for path in kept:
-        with contextlib.suppress(FileNotFoundError):  # the process that trains the run has deleted it
+        with contextlib.suppress(FileNotFoundError):  # deleted by the process that trains the run
             files[str(path.relative_to(folder))] = path.read_bytes()
     return files
 

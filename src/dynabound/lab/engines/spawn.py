@@ -76,7 +76,7 @@ def _supervise(
         if not stopping and stop():
             stopping = True
             for connection in connections:
-                with contextlib.suppress(OSError):  # the process is dead, as recv() is about to find out
+                with contextlib.suppress(OSError):  # the process is dead; recv() will notice
                     connection.send(None)
         ready: list[Any] = wait(list(connections), PROGRESS_INTERVAL)
         for connection in ready:
@@ -113,7 +113,7 @@ def _run_rank(
     os.environ |= {key: str(value) for key, value in environment.items()}
 
     def progress(message: Progress) -> None:
-        with contextlib.suppress(OSError):  # the parent is gone, as poll() is about to find out
+        with contextlib.suppress(OSError):  # the parent is gone; poll() will notice
             connection.send(message)
 
     with contextlib.ExitStack() as group:

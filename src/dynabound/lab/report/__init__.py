@@ -1,1 +1,1 @@
-"""What came out: results, claims, figures and the HTML page."""
+"""Results, claims, figures and the HTML page."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,14 +22,14 @@ _LABELS = {"sgd": "SGDM", "adagrad": "AdaGrad", "adam": "Adam", "amsgrad": "AMSG
 
 @dataclass(frozen=True)
 class Combined:
-    """Our figure with the authors' panels in it, and what differs."""
+    """Our figure with the authors' panels added, and a note on the differences."""
 
     figure: CurvesFigure
     note: str
 
 
 def combine(figures: Sequence[ReportFigure], folder: Path) -> Combined | None:
-    """The first figure with a panel of the authors' after each of ours; None if there are no curves of theirs."""
+    """The first figure with a panel of the authors after each of ours; None if there are no curves of the authors."""
     ours = figures[0] if figures else None
     if not isinstance(ours, CurvesFigure) or not (folder / FILE).exists():
         return None
@@ -41,14 +41,18 @@ def combine(figures: Sequence[ReportFigure], folder: Path) -> Combined | None:
         bands = tuple(Band(label, False, [published[key]["train"]], [published[key]["test"]])
                       for key, label in _LABELS.items() if key in published)  # fmt: skip
         panels += [panel, Panel(f"{panel.name}, the authors'", bands)] if bands else [panel]
-    ends = [f"{name.replace('/', ', ')} {curve['test'][-1]:.2f}" for name, curve in sorted(theirs["curves"].items())]
     note = (
-        f'The panels marked "the authors\'" are theirs. {theirs["origin"]} What differs: theirs are single runs of the '
-        "whole networks on all images for 200 epochs, and ours are those of the settings below, so neither the "
-        "heights nor the epochs can be compared, only the order of the methods. Their final test accuracies: "
-        f"{'; '.join(ends)}."
+        f"The panels marked \"the authors'\" show the authors' own curves. {theirs['origin']} These are single runs of "
+        "the full networks on all images for 200 epochs; ours have the settings below. Therefore compare only the "
+        f"order of the methods. The authors' final test accuracies: {'; '.join(_final_accuracies(theirs['curves']))}."
     )
     return Combined(replace(ours, panels=tuple(panels)), note)
+
+
+def _final_accuracies(curves: dict[str, Any]) -> Iterator[str]:
+    for name, curve in sorted(curves.items()):
+        network, _, optimizer = name.partition("/")
+        yield f"{network}, {_LABELS.get(optimizer, optimizer)} {curve['test'][-1]:.2f}"
 
 
 def _read(path: Path) -> dict[str, Any]:

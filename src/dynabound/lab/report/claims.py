@@ -26,11 +26,11 @@ from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES
 __all__ = ["CLAIMS", "SAME", "STARTS", "check", "same_start"]
 
 SAME = 2.0
-"""Percentage points of accuracy, or percent of perplexity: what lies no further apart is "almost the same"."""
+"""Percentage points of accuracy, or percent of perplexity: up to this difference, results are "almost the same"."""
 _SAME_MNIST = 1.0
 """On MNIST the paper speaks of smaller differences."""
 _NEAR = 99.0
-"""Percent of training accuracy: what is "approaching 100 %"."""
+"""Percent of training accuracy that counts as "approaching 100 %"."""
 STARTS = "after one epoch AdaBound is nearer to Adam with the same α than to SGDM"
 """The paper's claim about the beginning."""
 _PADDED = ("digits", "digits-half")
@@ -38,7 +38,7 @@ _PADDED = ("digits", "digits-half")
 _ON_BOUND = 1.01
 """A rate below this multiple of the lower bound lies on it."""
 _SMOOTH_EPOCHS = 20
-"""Fewer epochs than this show the descent of a curve, and not how smooth it is."""
+"""With fewer epochs a curve shows its descent, and not how smooth it is."""
 
 _Claims: TypeAlias = list[Claim | Check]
 
@@ -55,7 +55,7 @@ def _not_comparable(text: str, source: str, reason: str) -> Check:
 def _size(text: str, source: str, evidence: Evidence, claim: Claim | Check) -> Claim | Check:
     """A claim about the size of an effect, which only the paper's own setup can decide."""
     scale = next(iter(next(iter(evidence.panels.values())).values())).spec.scale
-    reason = "the size of a difference belongs to the paper's data, networks and budget"
+    reason = "the size of a difference depends on data, network and budget: only paper scale can decide it"
     return claim if scale == "paper" else _not_comparable(text, source, reason)
 
 
@@ -78,7 +78,7 @@ def _untuned(where: str, group: Group, margin: float) -> _Claims:
     """Our own claim: the paper's defaults are as good as step sizes chosen for the task."""
     return [
         group.better(f"{where}{name} needs no tuning: at the paper's defaults it ends at most {group.amount(margin)} "
-                     "below its suggested step sizes", "ours", label, name, low=-margin)
+                     "worse than with its suggested step sizes", "ours", label, name, low=-margin)
         for name, label in DEFAULTS.items() if label in group.curves and name in group.curves
     ]  # fmt: skip
 
@@ -205,7 +205,7 @@ def _final_step_size(evidence: Evidence) -> _Claims:
     share = 1 / len(others)
     loss = {sgdm["0.1"]: 1.0, **{sgdm[s]: -share for s in others}, bound["0.1"]: -2.0,
             **{bound[s]: 2 * share for s in others}}  # fmt: skip
-    text = "away from 0.1 SGDM loses more than twice as much as AdaBound, on average"
+    text = "away from 0.1 SGDM loses more than twice as much accuracy as AdaBound, on average"
     claims = [_sensitivity(group, text, loss)]
     for step in others:
         text = f"AdaBound ends within {SAME:g} points of α* = 0.1 at {step}"
@@ -217,7 +217,7 @@ def _final_step_size(evidence: Evidence) -> _Claims:
 
 
 def _sensitivity(group: Group, text: str, weights: dict[str, float]) -> Claim | Check:
-    """SGDM against AdaBound over all step sizes; where SGDM diverged, it has lost more than any number says."""
+    """SGDM against AdaBound over all step sizes; a method that diverged has lost more than any number."""
     source, mine = "paper l. 1124", {label: group.curves[label] for label in weights}
     diverged = [label for label, curve in mine.items() if curve.diverged]
     if not all(curve.ended for curve in mine.values()):
@@ -228,20 +228,21 @@ def _sensitivity(group: Group, text: str, weights: dict[str, float]) -> Claim | 
     comparison = group.comparison(weights, LAST)
     losses = {name: sum(weight * mean(mine[label].final()) for label, weight in weights.items() if name in label)
               for name in ("SGDM", "AdaBound")}  # fmt: skip
-    measured = f"mean loss against 0.1: SGDM {losses['SGDM']:.2f}, AdaBound {-losses['AdaBound'] / 2:.2f}"
+    measured = f"mean drop from 0.1: SGDM {losses['SGDM']:.2f}, AdaBound {-losses['AdaBound'] / 2:.2f} points"
     return Claim(text, source, measured, (comparison,), group.unit)
 
 
 def _learning_rates(evidence: Evidence) -> _Claims:
     texts = ("Adam's rates contain tiny ones, below 0.01", "Adam's rates contain huge ones, above 1000")
     source = "paper l. 189"
+    curve = next((curves["Adam"] for curves in evidence.panels.values() if "Adam" in curves), None)
     if "Adam" not in evidence.sampled:
-        return [Check(text, "the run is missing", UNDECIDED, source) for text in texts]
+        reason = "the run's checkpoint is missing" if curve and curve.finished else "the run is missing"
+        return [Check(text, reason, UNDECIDED, source) for text in texts]
     adam, found = evidence.sampled["Adam"], evidence.sampled.items()
     tiny = "; ".join(f"{name} {100 * rates.below:.2f} % of the rates, min {rates.min:.2g}" for name, rates in found)
     huge = "; ".join(f"{name} {100 * rates.above:.2f} % of the rates, max {rates.max:.2g}" for name, rates in found)
     shares = ((texts[0], tiny, adam.below), (texts[1], huge, adam.above))
-    curve = next((curves["Adam"] for curves in evidence.panels.values() if "Adam" in curves), None)
     reached = curve.final("train")[0] if curve and curve.finished else 100.0
     padded = curve is not None and curve.spec.task in _PADDED
     return [
@@ -252,8 +253,8 @@ def _learning_rates(evidence: Evidence) -> _Claims:
         if share
         else Check(text, measured, NOT_REPRODUCED, source)
         if reached >= _NEAR
-        else _not_comparable(text, source, f"{measured}; the paper looks close to convergence, and the training "
-                                           f"accuracy is {reached:.1f} %")
+        else _not_comparable(text, source, f"{measured}; the paper's claim is about rates near convergence, and the "
+                                           f"training accuracy is {reached:.1f} %")
         for text, measured, share in shares
     ]  # fmt: skip
 
@@ -279,8 +280,8 @@ def _rate_evolution(evidence: Evidence) -> _Claims:
             if not falls and values[-1] < _ON_BOUND * lower < final:
                 reason = f"{measured}, on the lower bound, which is still {100 * (1 - lower / final):.0f} % below α*"
                 claims.append(_not_comparable(text, source, reason))
-            elif falls and when == 1:  # the rise, if there is one, comes before the first record
-                reason = f"{measured}; a rise before the first record is not seen"
+            elif falls and when == 1:  # a rise may have come before the first record
+                reason = f"{measured}; a rise before the first record would not be seen"
                 claims.append(_not_comparable(text, source, reason))
             else:
                 claims.append(Check(text, measured, REPRODUCED if falls else NOT_REPRODUCED, source))

@@ -1,4 +1,4 @@
-"""What the claims of a study are checked against: curves in groups that share a spread, measured in several ways."""
+"""The evidence for the claims of a study: measures of runs, and groups of curves whose spread is pooled."""
 
 from __future__ import annotations
 
@@ -106,14 +106,14 @@ class Group:
         return "; ".join([parts[0], *(f"{m.name}: {part}" for m, part in zip(measures[1:], parts[1:], strict=True))])
 
     def without_test(self, text: str, source: str, weights: Mapping[str, float], measured: str) -> Check | None:
-        """The verdict that needs no test: a run is missing, or a method diverged."""
+        """The verdict if no test is possible: a run is missing, or a method diverged."""
         mine = {label: self.curves[label] for label in weights}
         if not all(curve.ended for curve in mine.values()):
             return Check(text, f"{measured}; a run is missing", UNDECIDED, source)
         diverged = [label for label, curve in mine.items() if curve.diverged]
         if not diverged:
             return None
-        signs = {weights[label] > 0 for label in diverged}  # methods that should be better, and that should be worse
+        signs = {weights[label] > 0 for label in diverged}  # True: should be better; False: should be worse
         verdict = UNDECIDED if len(signs) == 2 else NOT_REPRODUCED if signs == {True} else REPRODUCED
         return Check(text, f"{measured}; {' and '.join(diverged)} diverged", verdict, source)
 
@@ -149,7 +149,7 @@ class Group:
         measured = self.measured(list(weights), measures)
         decided = self.without_test(text, source, weights, measured)
         if decided:
-            # "almost the same" has no better side: a method that diverged is not like one that did not
+            # "almost the same" has no better side: a method that diverged is not similar to one that did not
             similar = math.isfinite(low) and math.isfinite(high) and decided.verdict == REPRODUCED
             return Check(text, decided.measured, NOT_REPRODUCED, source) if similar else decided
         comparisons = tuple(self.comparison(weights, measure, low, high) for measure in measures)

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Band", "CurvesFigure", "EvolutionFigure", "HeatmapsFigure", "Panel", "ReportFigure", "StepSizesFigure",
            "StoredFigure"]  # fmt: skip
 
-VERSION = 9
-"""To be raised when a drawing changes, so that old files are drawn again."""
+VERSION = 10
+"""Raise this when a drawing changes, so that old files are drawn again."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class ReportFigure:
         return {"kind": self.kind, **asdict(self)}
 
     def save(self, folder: Path) -> list[Path]:
-        """Write NAME.png, NAME.svg and NAME.pdf, with the data in NAME.json, unless they are there."""
+        """Write NAME.png, NAME.svg and NAME.pdf, with the data in NAME.json, unless they exist."""
         return _drawing.save(self.name, self.data(), folder, self.draw, VERSION)
 
     def svg(self, folder: Path) -> bytes:
@@ -103,8 +103,8 @@ _VIEWS = {"start": "first epochs", "train": "training", "test": "test"}
 class CurvesFigure(ReportFigure):
     """A row per panel and a column per view, or all panels in one row if there is one view: the paper's layout.
 
-    The views are the splits; the first epochs of training have a view of their own, which the limits of the other
-    leave out.
+    The views are the splits; the first epochs of training have a view of their own, because the limits of the other
+    view cut them off.
     """
 
     kind = "curves"
@@ -164,7 +164,7 @@ def draw_band(axes: Axes, seeds: list[list[float]], label: str, style: dict[str,
 
 
 def _limit(axes: Axes, curves: list[list[list[float]]], metric: str) -> None:
-    """Leave the first epochs out of the picture where they would flatten everything after them."""
+    """Set limits that cut off the first epochs where they would flatten the rest of the curves."""
     ends = [seed[-1] for seeds in curves for seed in seeds]
     late = [value for seeds in curves for seed in seeds for value in seed[len(seed) // 5 :]]
     if not ends:
@@ -274,7 +274,7 @@ class EvolutionFigure(ReportFigure):
             final = self.rates.final_lr
             axes.axhline(final, color=BLACK, linewidth=0.8, label=f"final step size {final:g}")
         rates = [final, *(rate for layer in layers.values() for series in layer.values() for rate in series)]
-        grid.flat[0].set_ylim(min(rates) / 1.5, max(rates) * 1.5)  # shared: a panel's own limits would cut the other's
+        grid.flat[0].set_ylim(min(rates) / 1.5, max(rates) * 1.5)  # shared: one panel's limits would cut off the other
         handles = grid.flat[0].get_legend_handles_labels()
         figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
         return figure

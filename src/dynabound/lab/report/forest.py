@@ -22,7 +22,8 @@ _COLOURS = {REPRODUCED: GREEN, HOLDS: GREEN, NOT_REPRODUCED: VERMILION, FAILS: V
 _LINEAR = 2.0
 """Up to here the axis is linear, and logarithmic beyond: one large difference must not hide the small ones."""
 
-_TICKS = (-100, -50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50, 100)
+_TICKS, _FEW_TICKS = (1, 2, 5, 10, 20), (1, 2, 10, 50, 200, 1000)
+"""Labels of the axis on either side of 0: the second where the first would overlap."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class ForestFigure(ReportFigure):
         return {"kind": self.kind, "name": self.name, "title": self.title, "checks": [asdict(c) for c in self.checks]}
 
     def draw(self) -> Figure:
-        """Draw the intervals over seeds, and thinly what the finite test set may add."""
+        """Draw the intervals over seeds; thin lines add the error of the finite test set."""
         labels = ["\n".join(textwrap.wrap(check.claim, 62)) for check in self.checks]
         lines = sum(1 + label.count("\n") for label in labels)
         figure = _drawing.new_figure(10.4, 1.5 + 0.2 * lines + 0.1 * len(labels), self.title)
@@ -49,12 +50,14 @@ class ForestFigure(ReportFigure):
         axes.axvline(0, color=BLACK, linewidth=0.8)
         axes.set_xscale("symlog", linthresh=_LINEAR)
         low, high = axes.get_xlim()
-        axes.set_xticks([tick for tick in _TICKS if low <= tick <= high], minor=False)
+        chosen = _TICKS if max(-low, high) < 3 * _TICKS[-1] else _FEW_TICKS
+        axes.set_xticks([t for t in (*(-tick for tick in reversed(chosen)), 0, *chosen) if low <= t <= high])
         axes.set_xticks([], minor=True)
         axes.xaxis.set_major_formatter("{x:g}")
         axes.set_yticks(range(len(labels)), labels, fontsize=8)
         axes.set_ylim(len(labels) - 0.4, -0.6)
-        figure.legend(*_legend(axes), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+        limited = any(bound for check in self.checks for bound in check.bounds or ())
+        figure.legend(*_legend(axes, limited), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
         return figure
 
 
@@ -73,10 +76,12 @@ def _draw_check(axes: Axes, place: int, check: Check) -> None:
             axes.plot([bound, bound], [place - 0.3, place + 0.3], color=BLACK, linewidth=1)
 
 
-def _legend(axes: Axes) -> tuple[list[Any], list[str]]:
+def _legend(axes: Axes, limited: bool) -> tuple[list[Any], list[str]]:
     entries = {
-        "reproduced": axes.plot([], [], "o-", color=GREEN, linewidth=3.2)[0],
-        "not reproduced": axes.plot([], [], "o-", color=VERMILION, linewidth=3.2)[0],
+        "reproduced, or holds": axes.plot([], [], "o-", color=GREEN, linewidth=3.2)[0],
+        "not reproduced, or fails": axes.plot([], [], "o-", color=VERMILION, linewidth=3.2)[0],
         "not decided": axes.plot([], [], "o-", color=GREY, linewidth=3.2, markerfacecolor="white")[0],
     }
+    if limited:
+        entries["limit of the claim"] = axes.plot([], [], "|", color=BLACK, markersize=10)[0]
     return list(entries.values()), list(entries)

@@ -1,4 +1,4 @@
-"""The report as one HTML page that needs nothing else: no network, no server, no other file."""
+"""The report as one self-contained HTML page: it needs no network, no server and no other file."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from dynabound.lab.studies.recipes import choose
 __all__ = ["as_dict", "paper_claims", "render", "write"]
 
 _SCALES = {
-    "demo": "demo scale: scikit-learn's 8×8 digits stand in for MNIST and CIFAR-10, and the text of Python's language "
-    "reference for Penn Treebank. The networks are small and the budgets short: a verdict is about these runs, and "
-    "not about the paper's.",
+    "demo": "demo scale: scikit-learn's 8×8 digits replace MNIST and CIFAR-10, and the text of Python's language "
+    "reference replaces Penn Treebank. The networks are small and the budgets short: a verdict is about these runs, "
+    "and not about the paper's.",
     "laptop": "laptop scale: the paper's data sets and shorter budgets than the paper's, with smaller convolutional "
     "networks and LSTMs.",
     "paper": "paper scale: the paper's networks, data sets, budgets and search for step sizes.",
@@ -46,15 +46,27 @@ _CLASSES = {
 }  # fmt: skip
 _MARKS = {"yes": "✓", "no": "✗", "mixed": "◐", "open": "?", "none": "–"}
 _KINDS = ("yes", "no", "open", "none")
+_CAPTIONS = {
+    "curves": "Lines: means over seeds. Shading: one standard deviation on either side. Dotted: references, no rank.",
+    "steps": "Bars: means over seeds. Thin lines: range over seeds.",
+    "heatmaps": "log₁₀ of single learning rates. Lighter cells are smaller; vermilion cells are 0 or not finite.",
+    "evolution": "The grey area is between the bounds, which converge to the final step size.",
+    "forest": "Dots: differences. Thick lines: intervals over seeds. Thin lines add two standard errors of the test "
+    "set. Right of 0 is in favour of a claim of “better”; black ticks are the limits of other claims.",
+    "cost": "Means over seeds, with one standard deviation. The best place is on the left, at a high accuracy or a low "
+    "perplexity.",
+    "ranks": "Grey: ranks on the workloads. Diamonds: mean ranks; 1 is the best.",
+}
+"""How to read the figures, by kind."""
 
 
 def as_dict(study: StudyReport) -> dict[str, object]:
-    """The study as ``report.json`` has it: everything but the figures, which have files of their own."""
+    """The study for ``report.json``: everything except the figures, which have files of their own."""
     return {key: value for key, value in asdict(study).items() if key != "figures"}
 
 
 def write(report: Report, out: Path) -> Path:
-    """Draw the figures, then write ``report.html`` and ``report.json``; the path of the page."""
+    """Draw the figures, write ``report.html`` and ``report.json``, and return the path of the page."""
     folder = out / report.scale
     path = folder / "report.html"
     try:
@@ -94,6 +106,7 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
     page: str = environment.get_template("report.html.j2").render(
         report=report,
         alpha=ALPHA,
+        captions=_CAPTIONS,
         pictures={name: base64.b64encode(svg).decode() for name, svg in pictures.items()},
         complete={study.name for study in choose([], report.scale)} <= {study.name for study in report.studies},
         scale_note=_SCALES[report.scale],
@@ -107,14 +120,14 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
 
 
 def _class(verdict: str) -> str:
-    """The class of a badge; a verdict in a sentence of its own (that on the theorems) is mixed."""
+    """The CSS class of a badge; the verdict on the theorems, which is a sentence, is mixed."""
     return _CLASSES.get(verdict, "mixed")
 
 
 def paper_claims(study: StudyReport) -> dict[str, int]:
     """How many of the paper's claims hold ("yes"), do not ("no"), are open ("open") or not comparable ("none").
 
-    In a study of our own: of our claims.
+    For a study of our own, our claims are counted.
     """
     kinds = [_class(check.verdict) for check in study.checks if check.of_paper != study.ours]
     return {kind: kinds.count(kind) for kind in _KINDS}

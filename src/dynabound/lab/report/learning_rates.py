@@ -1,4 +1,4 @@
-"""Learning rates of stored runs: single ones from a checkpoint, a layer's statistics over time from the metrics."""
+"""Learning rates of stored runs: single rates from a checkpoint, statistics of a layer over time from the metrics."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ class RateEvolution:
 def sample_rates(curve: Curve, store: Store) -> SampledRates | None:
     """Read Figure 1's data from the checkpoint of the first seed; None if that run has not finished.
 
-    The parameters come out of the checkpoint too, so neither the model nor its data is needed.
+    The parameters are read from the checkpoint too, so neither the model nor its data is needed.
     """
     if not curve.finished:
         return None
     try:
         state = store.run(curve.spec).load_checkpoint()
         return None if state is None else _sample(curve.spec, state)
-    except (LabError, LookupError, RuntimeError, TypeError, ValueError) as error:  # another run's checkpoint, or forged
+    except (LabError, LookupError, RuntimeError, TypeError, ValueError) as error:  # another run's, or forged
         log.warning("run %s: its learning rates are not shown (%s)", curve.spec.name, error)
         return None
 

@@ -1,4 +1,4 @@
-"""The first part of the page: what a newcomer asks of AdaBound, each with a picture and a computed sentence."""
+"""The first part of the page: a newcomer's questions about AdaBound, each with a figure and a computed answer."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from dynabound.lab.report.evidence import FIRST, LAST, Evidence, Group
 from dynabound.lab.report.figures import Band, ReportFigure, draw_band, label_axes, line_style
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import ALPHA, mean
+from dynabound.lab.report.suggested import tuning_steps
 from dynabound.lab.report.verdicts import FAILS, HOLDS, REPRODUCED, Check, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE
 
@@ -27,7 +28,7 @@ _SIZE = (5.2, 3.5)
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its answer in a sentence, and a picture."""
+    """A question, its answer, and a figure."""
 
     question: str
     answer: str
@@ -102,7 +103,7 @@ class DotsFigure(ReportFigure):
 
 
 def questions(evidence: Mapping[str, Evidence]) -> tuple[Question, ...]:
-    """Those that the studies at hand can answer."""
+    """The questions that the given studies can answer."""
     panels = {
         name: curves
         for study in ("mnist", "cifar10", "ptb") if study in evidence
@@ -138,12 +139,13 @@ def _start(panels: Curves, checks: Sequence[Check]) -> Question | None:
     first = {label: mean([FIRST.of(seed) for seed in curves[label].finished]) for label in labels}
     answer = (
         f"{_answer(nearer, len(checks))}: after one epoch AdaBound with Adam's step size is nearer to Adam than to "
-        f"SGDM on {nearer} of {len(checks)} networks, {decided} of them decided (training accuracy on {name}: "
-        f"{'; '.join(f'{label}: {value:.1f} %' for label, value in first.items())})."
+        f"SGDM on {nearer} of {len(checks)} networks; this is decided on {decided}. Training accuracy on {name}: "
+        f"{'; '.join(f'{label}: {value:.1f} %' for label, value in first.items())}."
     )
     bands = tuple(Band(label, False, [seed.series("train")[: max(4, seed.spec.epochs // 6)]
                                       for seed in curves[label].finished]) for label in labels)  # fmt: skip
-    figure = LinesFigure("question-start", f"The first epochs on {name}", bands, "epoch", "training accuracy (%)")
+    title = f"The first epochs on {name}; shading: one standard deviation over seeds"
+    figure = LinesFigure("question-start", title, bands, "epoch", "training accuracy (%)")
     return Question("Does it start like Adam?", answer, figure)
 
 
@@ -163,20 +165,27 @@ def _end(panels: Curves) -> Question | None:
         return None
     sgd = {name: "SGDM" if "SGDM" in curves else "SGD" for name, curves in panels.items()}
     dots = [_dot(curves, name, label, sgd[name]) for name, curves in panels.items() for label in ("AdaBound", "Adam")]
-    checks = judge([Group(curves).better("", "ours", "AdaBound", sgd[name], [LAST]) for name, curves in panels.items()])
-    better, worse = (sum(each.verdict == verdict for each in checks) for verdict in (HOLDS, FAILS))
+    better, worse, against_sgd = _against(panels, sgd)
     ours = sorted((dot for dot in dots if dot.label == "AdaBound"), key=lambda dot: dot.value)
     word = "Not always" if worse else "Yes" if better else "Not decided"
     answer = (
-        f"{word}: AdaBound ends worse than SGD on {worse} of {len(panels)} networks and better on {better}; "
-        f"{_undecided(len(panels) - worse - better)}The differences go from {_signed(ours[0])} to {_signed(ours[-1])}."
+        f"{word}: compared with SGD, AdaBound ends {against_sgd}. The differences range from {_signed(ours[0])} to "
+        f"{_signed(ours[-1])}. Compared with Adam it ends {_against(panels, dict.fromkeys(panels, 'Adam'))[2]}."
     )
     x = "final test result minus SGD's\n(points of accuracy, or % of perplexity)"
-    return Question("Does it end as well as SGD?", answer, DotsFigure("question-end", "Final results", tuple(dots), x))
+    title = "Final results, with 90 % intervals over seeds"
+    return Question("Does it end as well as SGD?", answer, DotsFigure("question-end", title, tuple(dots), x))
 
 
-def _undecided(number: int) -> str:
-    return f"on {number} the seeds do not decide. " if number else ""
+def _against(panels: Curves, others: Mapping[str, str]) -> tuple[int, int, str]:
+    """On how many networks AdaBound ends better, and worse, than another method of each, also as text."""
+    checks = judge(
+        [Group(curves).better("", "ours", "AdaBound", others[name], [LAST]) for name, curves in panels.items()]
+    )
+    better, worse = (sum(each.verdict == verdict for each in checks) for verdict in (HOLDS, FAILS))
+    undecided = len(checks) - better - worse
+    rest = f"; on {undecided} the seeds do not decide" if undecided else ""
+    return better, worse, f"better on {better} and worse on {worse} of {len(checks)} networks{rest}"
 
 
 def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
@@ -190,23 +199,37 @@ def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
         word = "No" if good == len(dots) else "Yes" if good == 0 else "Sometimes"
         sentences.append(
             f"{word}: at the paper's defaults, with γ scaled to the length of an epoch, AdaBound ends at most {SAME:g} "
-            f"points below its suggested step sizes on {good} of {len(dots)} networks"
+            f"points (or percent of perplexity) worse than with suggested step sizes on {good} of {len(dots)} networks"
         )
         x = "at the defaults, minus suggested step sizes\n(points of accuracy, or % of perplexity)"
-        figure = DotsFigure("question-tuning", "Defaults against suggested step sizes", dots, x)
+        figure = DotsFigure("question-tuning", "Defaults against suggested step sizes, with 90 % intervals", dots, x)
+    sentences += _tuning_costs(panels) if figure else []
     finals = _by_step_size(steps) if steps else {}
     if len(finals) == 2:
         ranges = {name: max(map(mean, each.values())) - min(map(mean, each.values())) for name, each in finals.items()}
         sentences.append(
-            f"final_lr matters: over a thousandfold range AdaBound's accuracy varies by {ranges['AdaBound']:.1f} "
-            f"points, and SGDM's over the same step sizes by {ranges['SGDM']:.1f}"
+            f"The final step size matters: over a thousandfold range AdaBound's accuracy varies by "
+            f"{ranges['AdaBound']:.1f} points, and SGDM's over the same step sizes by {ranges['SGDM']:.1f}"
         )
         ticks = tuple(sorted((step for step in finals["SGDM"] if step in finals["AdaBound"]), key=float))
         bands = tuple(Band(name, False, _transposed([each[step] for step in ticks])) for name, each in finals.items())
         x, y = "step size α of SGDM, final step size α* of AdaBound", "final test accuracy (%)"
-        figure = LinesFigure("question-tuning", "Final accuracy against step size", bands, x, y, ticks)
-    answer = "; ".join(sentences)
-    return Question("Do I have to tune it?", f"{answer[:1].upper()}{answer[1:]}.", figure) if figure else None
+        title = "Final accuracy against step size; shading: one standard deviation over seeds"
+        figure = LinesFigure("question-tuning", title, bands, x, y, ticks)
+    return Question("Do I have to tune it?", f"{'. '.join(sentences)}.", figure) if figure else None
+
+
+def _tuning_costs(panels: Curves) -> list[str]:
+    """Training steps of suggestions and of searches, if there are both."""
+    suggested = [curves["AdaBound"].suggestion for curves in panels.values()]
+    costs = [each.cost for each in suggested if each]
+    searches = [tuning_steps(curves["Adam"]) for curves in panels.values() if curves["Adam"].search_runs]
+    if not costs or not searches:
+        return []
+    return [
+        f"The suggestions took {min(costs):,} to {max(costs):,} training steps, the searches for Adam's step size "
+        f"{min(searches):,} to {max(searches):,}"
+    ]
 
 
 def _by_step_size(steps: Evidence) -> dict[str, dict[str, list[float]]]:
@@ -236,9 +259,9 @@ def _cost(panels: Curves) -> Question | None:
     ours = [dot.value for dot in dots if dot.label == "AdaBound"]
     answer = (
         f"An epoch of AdaBound took {statistics.median(ours):.2f} times as long as one of Adam (median over "
-        f"{len(ours)} networks; {min(ours):.2f} to {max(ours):.2f}) and keeps as much state, two numbers per "
-        "parameter. AdaBound has its C kernel and Adam is torch's default, which is not fused; the runs shared a "
+        f"{len(ours)} networks; {min(ours):.2f} to {max(ours):.2f}). It keeps as much state as Adam, two numbers per "
+        "parameter. AdaBound has its C kernel, and Adam is torch's default, which is not fused. The runs shared a "
         "machine, so these times are rough."
     )
-    x = "seconds per epoch, over Adam's\n(median, and range over seeds)"
+    x = "seconds per epoch, relative to Adam's\n(median, and range over seeds)"
     return Question("What did it cost?", answer, DotsFigure("question-cost", "Time per epoch", tuple(dots), x, 1.0))

@@ -28,7 +28,7 @@ class Curve:
     lost: tuple[Seed, ...] = ()
     """Runs of the search that failed: the winner was chosen without them."""
     suggestion: Suggestion | None = None
-    """Where the step size comes from, if it was suggested."""
+    """The suggestion that the step size comes from, if it was suggested."""
 
     @property
     def ended(self) -> bool:
@@ -69,7 +69,7 @@ class Curve:
 
 
 def curves(study: Study, scale: str, store: Store) -> list[Curve]:
-    """The study's curves as they stand in ``store``."""
+    """The study's curves, from the runs in ``store``."""
     result = []
     for row, found, specs in gather(study, scale, store, losses(store)):
         best = specs[0] if specs else (found and found.best) or row.spec(scale)

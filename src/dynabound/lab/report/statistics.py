@@ -17,8 +17,9 @@ __all__ = ["ALPHA", "Estimate", "Level", "contrast", "holm", "mean", "std"]
 ALPHA = 0.05
 """The probability of a false decision in a study."""
 _POOLED = (1 / 4, 25.0)
-"""Other methods are pooled if their variance is between these multiples of the compared methods': from half to five
-times the standard deviation. Simulated: a narrower range finds fewer true differences, a wider one more false ones."""
+"""Other methods are pooled if their variance is between these multiples of the compared methods' variance: from half to
+five times the standard deviation. In simulations a narrower range finds fewer true differences, a wider one more false
+ones."""
 
 Values = Sequence[float]
 
@@ -45,7 +46,7 @@ class Estimate:
 
     @property
     def known(self) -> bool:
-        """Whether there is something to judge by; not if the seeds of two methods all agree, or are single."""
+        """Whether there is a spread to test with; not if the seeds of two methods all agree, or are single."""
         return self.agreeing > 1 or (self.freedom > 0 and self.error > 0)
 
     def p_above(self, bound: float) -> float:
@@ -71,7 +72,7 @@ class Estimate:
         return min(self.p_below(low), self.p_above(high))
 
     def margin(self, alpha: float) -> float:
-        """Half the width of the interval of confidence 1 − 2·``alpha``, which one-sided tests at ``alpha`` go with."""
+        """Half the width of the interval of confidence 1 − 2·``alpha``, which matches one-sided tests at ``alpha``."""
         from scipy.special import stdtrit
 
         if self.agreeing:
@@ -82,8 +83,8 @@ class Estimate:
 def contrast(weighted: Sequence[tuple[float, Values]], panel: Sequence[Values], constant: float = 0.0) -> Estimate:
     """Estimate Σ weight · mean + ``constant``; ``panel`` has the values of all methods that share a spread.
 
-    The variance is pooled over the compared methods and the others of the panel that spread similarly. If no other
-    method does, each compared method keeps its own variance: that is Welch's test.
+    The variance is pooled over the compared methods and the other methods of the panel with a similar spread. If there
+    is no such method, each compared method keeps its own variance: Welch's test.
 
     >>> adam, sgd, others = [90.0, 90.4, 90.2], [91.0, 91.3, 91.1], [[89.9, 90.2, 90.3], [90.5, 90.6, 90.9]]
     >>> found = contrast([(1, sgd), (-1, adam)], [adam, sgd, *others])
@@ -104,7 +105,7 @@ def contrast(weighted: Sequence[tuple[float, Values]], panel: Sequence[Values], 
         if others and not similar:
             return _welch(value, weighted)
         squares, freedom = _add([(squares, freedom), *similar])
-    else:  # single seeds: the others' spread is all that is known
+    else:  # single seeds: only the spread of the other methods is known
         squares, freedom = _add(map(_squares, panel))
     scale = sum(weight**2 / len(values) for weight, values in weighted)
     return Estimate(value, math.sqrt(squares / freedom * scale) if freedom else math.nan, freedom)
@@ -136,12 +137,12 @@ def _welch(value: float, weighted: Sequence[tuple[float, Values]]) -> Estimate:
 
 @dataclass(frozen=True)
 class Level:
-    """What Holm's procedure makes of one p value."""
+    """The result of Holm's procedure for one p value."""
 
     p: float
     """The adjusted p value."""
     alpha: float
-    """The level at which it was tested, or at which the procedure stopped: it goes with its interval."""
+    """The level at which it was tested, or at which the procedure stopped; its interval has the same level."""
 
     @property
     def decided(self) -> bool:

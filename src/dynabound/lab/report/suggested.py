@@ -1,4 +1,4 @@
-"""The claims of the study of suggested step sizes: all are ours."""
+"""The claims of the study of suggested step sizes, all of them our own."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MISSING = "a run is missing"
 
 
 def method(label: str) -> str:
-    """The method of a curve: SGD with and without momentum is one, the networks have one of them each."""
+    """The method of a curve. SGD with and without momentum counts as one method: each network has one of the two."""
     return "SGD(M)" if label in ("SGD", "SGDM") else label
 
 
 def tuning_steps(curve: Curve) -> int:
-    """Training steps before the step size was known: all runs of its search, or the races of its suggestion."""
+    """Training steps spent on finding the step size: all runs of its search, or the races of its suggestion."""
     return curve.suggestion.cost if curve.suggestion else curve.search_runs * curve.steps
 
 
@@ -56,14 +56,14 @@ def claims(evidence: Evidence) -> list[Claim | Check]:
 
 
 def _not_worse(groups: Mapping[str, Group]) -> list[Check]:
-    """A claim about a decision: it holds unless the test decides that the opposite is true."""
+    """Claims that hold unless the test decides that the opposite is true."""
     checks = judge([_against_best(where, group) for where, group in groups.items()])
     return [replace(check, verdict=HOLDS) if check.verdict == UNDECIDED and check.low is not None else check
             for check in checks]  # fmt: skip
 
 
 def _against_best(where: str, group: Group) -> Claim | Check:
-    text = f"{where}AdaBound as suggested is not decided worse than the best searched method"
+    text = f"{where}AdaBound as suggested is not shown to be worse than the best searched method"
     searched = [curve for curve in group.curves.values() if curve.search_runs]
     if not searched:
         return Check(text, _NOT_SEARCHED, NOT_COMPARABLE)
@@ -74,7 +74,7 @@ def _against_best(where: str, group: Group) -> Claim | Check:
 
 
 def _costs(where: str, curves: Mapping[str, Curve]) -> list[Check]:
-    """Two claims about steps: no chance is involved."""
+    """Two claims about numbers of steps, which involve no chance."""
     texts = (f"{where}the suggestion costs at most {MOST_STEPS} training steps",
              f"{where}it costs at most 1/{_SHARE} of the cheapest search")  # fmt: skip
     searched = {label: tuning_steps(curve) for label, curve in curves.items() if curve.search_runs}
@@ -105,7 +105,7 @@ def _ranked(panels: Panels) -> list[Check]:
 
 
 def _best_rank(text: str, panels: Panels, rival: Callable[[Curve], bool], none: str) -> Check:
-    """A claim about the mean ranks of AdaBound and its rivals among themselves, where it has any."""
+    """A claim about mean ranks among AdaBound and its rivals, over the workloads that have rivals."""
     shared = {name: curves for name, curves in panels.items() if any(map(rival, curves.values()))}
     if not shared:
         return Check(text, none, NOT_COMPARABLE)

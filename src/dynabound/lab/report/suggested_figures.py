@@ -26,11 +26,13 @@ __all__ = ["CostFigure", "CostPanel", "Point", "RanksFigure", "build"]
 
 _COLUMNS = 3
 _MARKERS = "osD^vPX<>ph"
+_FARTHEST = 10.0
+"""Times the best perplexity: a point beyond this is named and not drawn, because it would flatten all others."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What a method reached on a workload, and after how many training steps."""
+    """The result of a method on a workload, and the training steps it took."""
 
     label: str
     steps: int
@@ -56,7 +58,7 @@ class CostFigure(ReportFigure):
     panels: tuple[CostPanel, ...]
 
     def draw(self) -> Figure:
-        """Draw the means with one standard deviation; both axes are logarithmic but that of an accuracy."""
+        """Draw the means with one standard deviation; both axes are logarithmic, except the axis of an accuracy."""
         rows = math.ceil(len(self.panels) / _COLUMNS)
         figure = _drawing.new_figure(11.4, 3.3 * rows + 1.2, self.title)
         labels = list(dict.fromkeys(method(point.label) for panel in self.panels for point in panel.points))
@@ -70,7 +72,14 @@ class CostFigure(ReportFigure):
 
     def _draw_panel(self, axes: Axes, panel: CostPanel, labels: list[str]) -> None:
         label_axes(axes, panel.name, "training steps, search included", f"final test {panel.metric}")
-        for point in panel.points:
+        text = panel.metric == "perplexity"
+        farthest = _FARTHEST * min((mean(point.finals) for point in panel.points), default=0.0) if text else math.inf
+        far = [point for point in panel.points if mean(point.finals) > farthest]
+        if far:
+            names = [f"{method(point.label)}: {mean(point.finals):,.0f}" for point in far]
+            axes.text(0.98, 0.98, "\n".join(["not shown:", *names]), transform=axes.transAxes, ha="right", va="top",
+                      fontsize=8)  # fmt: skip
+        for point in (point for point in panel.points if point not in far):
             place = labels.index(method(point.label))
             hollow = ", " in point.label
             colour = BLACK if point.label in PEERS else line_style(point.label, place)["color"]
@@ -81,8 +90,10 @@ class CostFigure(ReportFigure):
                           markerfacecolor="white" if hollow else colour)  # fmt: skip
         if panel.points:
             _log_scale(axes, "x")
-            if panel.metric == "perplexity":
+            if text:
                 _log_scale(axes, "y")
+            else:
+                axes.set_ylim(top=min(axes.get_ylim()[1], 100.5))
 
 
 def _log_scale(axes: Axes, which: str) -> None:
@@ -106,7 +117,7 @@ class RanksFigure(ReportFigure):
         methods = sorted(self.ranks, key=lambda name: mean(self.ranks[name]))
         figure = _drawing.new_figure(8.4, 0.36 * len(methods) + 1.6, self.title)
         axes = figure.subplots()
-        label_axes(axes, "", "rank among all methods of a workload; large: the mean", "")
+        label_axes(axes, "", "rank on a workload (grey) and mean rank (diamond); 1 is the best", "")
         for place, name in enumerate(methods):
             own = self.ranks[name]
             offsets = [place + 0.09 * sum(other == rank for other in own[:i]) for i, rank in enumerate(own)]
@@ -119,7 +130,7 @@ class RanksFigure(ReportFigure):
 
 
 def build(name: str, title: str, panels: Panels) -> Iterator[ReportFigure]:
-    """The figures of what has finished."""
+    """The figures of the runs that have finished."""
     finished = {panel: [curve for curve in curves.values() if curve.finished] for panel, curves in panels.items()}
     shown = tuple(
         CostPanel(panel, metric_name(curves[0]), tuple(map(_point, curves)))

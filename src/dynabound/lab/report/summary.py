@@ -1,4 +1,4 @@
-"""Stored runs -> numbers, verdicts and figures. It reads the store and nothing else."""
+"""Stored runs -> numbers, verdicts and figures. Reads only the store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Report:
     studies: tuple[StudyReport, ...]
     questions: tuple[Question, ...] = ()
     environment: tuple[str, ...] = ()
-    """What the runs were made with, and how many of them."""
+    """Versions and machines of the runs, with the number of runs of each."""
 
 
 def build(studies: Sequence[Study], scale: str, out: Path) -> Report:
@@ -100,7 +100,7 @@ def _study(study: Study, scale: str, found: list[Curve], evidence: Evidence) -> 
 
 
 def _environment(found: Sequence[Curve], store: Store) -> list[str]:
-    """The machines and versions of all runs; a run that was resumed counts for its last session."""
+    """The machines and versions of all runs; for a resumed run, those of its last session."""
     machines: Counter[str] = Counter()
     for spec in {seed.spec.name: seed.spec for curve in found for seed in curve.finished}.values():
         sessions = store.run(spec).environment()
@@ -176,7 +176,7 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
 
 
 def _peers(study: Study) -> Iterator[str]:
-    """What the page says about optimizers of other packages."""
+    """The lines about optimizers of other packages."""
     rows = {row.label: row for row in study.rows if row.label in PEERS}
     absent = [label for label, row in rows.items() if not row.installed]
     if rows:
@@ -195,7 +195,7 @@ def data_name(task: str) -> str:
 
 
 def _differs(curve: Curve) -> str:
-    """What a figure shows, if that is not what the paper's shows."""
+    """Scale and data set for the title of a figure, unless they are the paper's."""
     spec = curve.spec
     return "" if spec.scale == "paper" else f" — here {spec.scale} scale, {data_name(spec.task)}"
 

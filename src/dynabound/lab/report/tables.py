@@ -1,4 +1,4 @@
-"""The table of a panel: what each method reached, with which settings, and how fast."""
+"""The table of a panel: the results of each method, its settings, and its speed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class MethodRow:
     level: float | None
     """The final test metric of Adam's best run."""
     epochs: float | None
-    """Until that level is reached, if every seed reaches it."""
+    """Epochs until that level is reached; None unless every seed reaches it."""
     seconds: float | None
     reached: str
     states: list[str]

@@ -1,4 +1,4 @@
-"""The theory study's part of the report: what the demonstrations found, and what became of the paper's theorems."""
+"""The theory study's part of the report: the results of the demonstrations, and the verdict on the theorems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def read_studies(folder: Path) -> tuple[Found, list[str]]:
 
 
 def read_checks(found: Found) -> list[Check]:
-    """All verdicts; a file of an older version does not say whose claim it is, and then it counts as ours."""
+    """All verdicts; a file of an older version does not say whose claim it is: it counts as ours."""
     checks = []
     for name, part in found.items():
         for verdict in part["verdicts"]:
@@ -47,7 +47,7 @@ def read_figures(found: Found, folder: Path) -> list[StoredFigure]:
 
 
 def headline(found: Found, missing: Sequence[str], checks: Sequence[Check]) -> str:
-    """What became of the theorems, such as "Theorems 1 to 3 hold; 4, its corollary and 5 are refuted"."""
+    """The verdict on the theorems, such as "Theorems 1 to 3 hold; 4, its corollary and 5 are refuted"."""
     words: dict[str, set[str]] = {}
     for part in found.values():
         for verdict in part["verdicts"]:

@@ -40,10 +40,10 @@ class Check:
     test_error: float | None = None
     """The standard error of the difference from the finite test set, if the methods erred on independent examples."""
     bounds: tuple[float | None, float | None] | None = None
-    """Where the claim says that the difference lies; None: no limit."""
+    """The range of differences for which the claim is true; None: no limit."""
     unit: str = ""
     p: float | None = None
-    """After Holm's correction; None where no chance is involved or nothing was tested."""
+    """After Holm's correction; None if no chance is involved, or if nothing was tested."""
 
     @property
     def of_paper(self) -> bool:
@@ -73,10 +73,10 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim that is true if all its tests say so.
+    """A claim that is true if all its tests support it.
 
     With ``joint`` the tests measure the same thing (at the last epoch and at the best one), and the claim is false
-    only if all say so. Otherwise it is false if one of them says so, and that one pays for the others (Bonferroni).
+    only if all reject it. Otherwise it is false if one test rejects it, after Bonferroni's correction.
     """
 
     text: str
@@ -88,7 +88,7 @@ class Claim:
 
     @property
     def p_for(self) -> float:
-        """All tests must agree: the largest p value counts."""
+        """The largest p value, because all tests must agree."""
         return max(each.p_for for each in self.comparisons)
 
     @property
@@ -108,7 +108,7 @@ class Claim:
         known = math.isfinite(margin)
         return Check(
             self.text,
-            self.measured if known else f"{self.measured}; seeds that agree exactly have no spread to test by",
+            self.measured if known else f"{self.measured}; seeds agree exactly, so there is no spread to test with",
             verdict,
             self.source,
             difference=shown.estimate.value if math.isfinite(shown.estimate.value) else None,
@@ -126,7 +126,7 @@ def _finite(value: float) -> float | None:
 
 
 def judge(claims: Sequence[Claim | Check]) -> list[Check]:
-    """Decide the claims of a study together; what needs no test, or could not be tested, stays as it is."""
+    """Decide the claims of a study together; a Check, which is already decided, is kept."""
     tested = [claim for claim in claims if isinstance(claim, Claim)]
     known = [claim for claim in tested if all(each.estimate.known for each in claim.comparisons)]
     levels = dict(zip(map(id, known), holm([min(claim.p_for, claim.p_against) for claim in known]), strict=True))
@@ -137,7 +137,7 @@ def judge(claims: Sequence[Claim | Check]) -> list[Check]:
 
 
 def overall(checks: Sequence[Check], ours: bool = False) -> str:
-    """The verdict on a study: of the paper's claims or ``ours``, of those that this scale can decide in principle."""
+    """The verdict on a study: over the paper's claims, or ``ours``, that this scale can decide in principle."""
     mine = [check for check in checks if check.of_paper != ours]
     verdicts = [check.verdict for check in mine if check.verdict != NOT_COMPARABLE]
     if not verdicts:

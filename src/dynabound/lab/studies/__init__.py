@@ -1,1 +1,1 @@
-"""Which runs a study needs, and running them."""
+"""The studies: which runs each of them needs, and how they are run."""

@@ -32,7 +32,7 @@ __all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Profile", "estimate", "gpu_seco
 GPU_FLOPS = 10e12
 """Operations per second that a data-centre GPU is assumed to sustain on these networks."""
 STEP_SECONDS = 1e-3
-"""The least time of a step on a GPU: Python has to launch its kernels, however small they are."""
+"""The shortest time of a step on a GPU: Python has to launch its kernels, however small they are."""
 _PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
 _TIMED_FLOPS = 1e10  # of a step, about a second
 _TIMED_IMAGES = 16  # per step with more operations, scaled up to a batch: one of a wide network takes a CPU minutes
@@ -128,7 +128,7 @@ def profile(spec: RunSpec) -> Profile:
 
 
 def _one_pixel(data: Data) -> Data:
-    """As many images, of one pixel: there is nothing to normalise."""
+    """The same number of images, of one pixel each: normalising them costs nothing."""
     if isinstance(data, Text):
         return data
     (x, y), (u, v) = data.train, data.test
@@ -150,7 +150,7 @@ def _flops(model: nn.Module, spec: RunSpec, data: Data) -> tuple[float, float]:
 
 @cache
 def _state_copies(optimizer: str) -> int:
-    """Tensors of state that a method keeps for every parameter, as its first step shows."""
+    """The number of state tensors that a method keeps for every parameter, counted after a first step."""
     parameter = torch.nn.Parameter(torch.ones(64))
     parameter.grad = torch.ones(64)
     method = optimizers.build(optimizer, [parameter], lr=1e-3)
@@ -160,7 +160,7 @@ def _state_copies(optimizer: str) -> int:
 
 
 def _step_seconds(spec: RunSpec) -> float:
-    """Seconds of a step on this machine: the median of some, so that other processes hardly disturb it."""
+    """Seconds of a step on this machine: the median of a few, which other processes hardly disturb."""
     batch, counted = int(spec.batch_size or 1), profile(spec)
     short = spec.text or counted.flops / counted.steps < _TIMED_FLOPS
     small = batch if short else min(batch, _TIMED_IMAGES)
@@ -187,7 +187,7 @@ def _as_many_threads_as(spec: RunSpec) -> Iterator[None]:
 
 
 def _stand_in(spec: RunSpec) -> Data:
-    """Data of the right size, without contents."""
+    """Placeholder data of the right size."""
     if spec.task not in SOURCES:
         return load(spec.task)
     if spec.text:

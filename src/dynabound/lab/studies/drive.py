@@ -1,4 +1,4 @@
-"""Check that a study can be run, then run it until nothing is left to do."""
+"""Check that a study can be run, then run it to the end."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def complete(
     begin: Callable[[list[RunSpec]], None],
     listen: Callable[[Event], None],
 ) -> None:
-    """Run what ``source`` wants, and what it wants next, until it wants nothing; no run is submitted twice.
+    """Execute the runs that ``source`` returns until it returns no new ones; no run is submitted twice.
 
-    ``source`` is asked again whenever a worker would be idle, not only when all runs have ended: searches advance while
-    other runs are still being executed.
+    ``source`` is called again whenever a worker would be idle, not only when all runs have ended: searches advance
+    while other runs are still being executed.
     """
     submitted: set[str] = set()
     over: set[str] = set()
@@ -65,8 +65,8 @@ def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> N
         names = " ".join(missing)
         raise LabError(
             f"{', '.join(missing)}: not found; run: dynabound data fetch {names}, or give --data-dir DIR, "
-            "or take --scale demo"
+            "or use --scale demo"
         )
     for folder in (out, out / "runs", out / "suggestions", out / "theory"):
         if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise LabError(f"{folder}: cannot be written; give another --out, or make it a folder that can")
+            raise LabError(f"{folder}: cannot be written; give another --out, or make it a writable folder")

@@ -1,4 +1,4 @@
-"""Studies and a store -> the runs that are needed, and how each of them stands."""
+"""Studies and a store -> the runs that are needed, and the state of each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Seed:
 
     spec: RunSpec
     state: str
-    """The state in the store; ``new`` for a run that is not there."""
+    """The state in the store; ``new`` for a run that is not stored."""
     metrics: list[dict[str, Any]]
     error: str = ""
 
@@ -44,7 +44,7 @@ class Seed:
 
 
 _ended: dict[tuple[Path, object], Seed] = {}
-"""Runs that have ended, by folder and by when their files were written: a report asks for each a dozen times."""
+"""A cache of ended runs, by folder and time of writing: a report reads each of them a dozen times."""
 
 
 def read(store: Store, spec: RunSpec) -> Seed:
@@ -70,7 +70,7 @@ def _read(run: Run, spec: RunSpec) -> Seed:
 
 
 def losses(store: Store, attempted: Container[str] | None = None) -> Loss:
-    """The final training losses in ``store``; a failed run counts as not run yet if ``attempted`` lacks it."""
+    """The final training losses in ``store``; a failed run that is not in ``attempted`` counts as not run yet."""
 
     def loss(spec: RunSpec) -> float | None:
         run = read(store, spec)
@@ -87,8 +87,8 @@ def gather(
 ) -> list[tuple[Row, Search | None, list[RunSpec]]]:
     """For each row its search, if it has one, and the runs of its curve.
 
-    There are no runs before the search has ended, or before the step sizes have been suggested; ``assume`` counts runs
-    in place of those whose suggestion is still to be made.
+    There are no runs before the search has ended, or before the step sizes have been suggested; with ``assume``,
+    placeholders are returned for runs whose step sizes have not been suggested yet.
     """
     rows: list[tuple[Row, Search | None, list[RunSpec]]] = []
     for row in study.rows:
@@ -107,7 +107,7 @@ def gather(
 
 @dataclass(frozen=True)
 class Planned:
-    """A run of a study, as far as it is known."""
+    """A planned run of a study."""
 
     study: str
     label: str
@@ -133,7 +133,7 @@ def plan(studies: Iterable[Study], scale: str, store: Store) -> list[Planned]:
 
 
 def _unknown_runs(study: Study, row: Row, scale: str) -> list[RunSpec]:
-    """Runs in place of those whose step size is not known yet; a search has already run its winner's first seed."""
+    """Placeholders for runs whose step size is not known yet; a search has already run its winner's first seed."""
     seeds = study.seed_count(row, scale)
     if row.suggested(scale):
         return seeded(suggestions.stand_in(row.spec(scale)), seeds)

@@ -1,4 +1,4 @@
-"""The studies as data: the paper's and one of our own; which methods on which workloads, at three scales."""
+"""The studies as data, the paper's and one of our own: which methods on which workloads, at three scales."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "laptop": dict.fromkeys(("resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"), (DEFAULTS["AMSBound"],)),
 }
-"""By scale and workload, the curves that are left out because time is short."""
+"""By scale and workload, the curves that are left out to save time."""
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,14 @@ class Study:
     name: str
     title: str
     claim: str
-    """What the paper says, or we do, in a sentence."""
+    """What the paper claims, or what we claim, in a sentence."""
     rows: tuple[Row, ...] = ()
     seeds: Mapping[str, int] = field(default_factory=lambda: dict(laptop=3, paper=3))
-    """Seeds by scale; SEEDS has those of scales that are missing here."""
+    """Seeds by scale; for a scale that is missing here, those of SEEDS."""
     splits: tuple[str, ...] = ("train", "test")
-    """Whose curves are drawn."""
+    """The splits whose curves are drawn."""
     ours: bool = False
-    """Whether it is not the paper's: its claims are ours, and it is run only if it is named."""
+    """Whether the study and its claims are ours and not the paper's; it is run only if it is named."""
 
     def panels(self) -> list[str]:
         """The names of the panels, in order."""
@@ -241,8 +241,8 @@ STUDIES: dict[str, Study] = {
         Study(
             "final-step-size",
             "Appendix: the final step size",
-            "SGDM is very sensitive to its step size α, AdaBound is not to its final step size α*, and AdaBound is "
-            "better than SGDM at every one of them.",
+            "SGDM is very sensitive to its step size α, AdaBound is not sensitive to its final step size α*, and "
+            "AdaBound is better than SGDM at each of them.",
             tuple(
                 [Row("SGDM", f"α = {a:g}", "appendix", "sgdm", a) for a in _STEP_SIZES]
                 + [Row("AdaBound", f"α* = {a:g}", "appendix", "adabound", 1e-3, dict(final_lr=a, gamma=1e-2))
@@ -269,7 +269,7 @@ STUDIES: dict[str, Study] = {
             "suggest",
             "AdaBound without tuning: suggested step sizes on every workload",
             "With suggested step sizes AdaBound ends no worse than methods whose step sizes were searched for, at a "
-            "fraction of the cost, and it is AdaBound that does it, not its step sizes alone.",
+            "fraction of the cost; this is due to AdaBound, and not to its step sizes alone.",
             _untuned("perceptron", "perceptron", _SIX[:4])
             + _untuned("DenseNet-121", "densenet121", _SIX[:4])
             + _untuned("ResNet-34", "resnet34", _SIX[:4])

@@ -1,4 +1,4 @@
-"""Runs of studies between a ledger and a store: what is published need not be trained again."""
+"""Copy runs between a ledger and a store: published runs need not be trained again."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["add", "take"]
 
 
 def take(studies: Sequence[Study], scale: str, store: Store, ledger: Ledger) -> int:
-    """Write the ledger's runs and suggestions that the studies need and lack into ``store``; return how many runs."""
+    """Copy the runs and suggestions that the studies still need from the ledger to ``store``; return how many runs."""
     entries, made, taken = ledger.entries(), ledger.suggestions(), 0
     for spec in suggestions.missing(studies, scale, store):
         if spec.name in made:

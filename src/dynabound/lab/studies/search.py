@@ -1,7 +1,7 @@
 """The paper's search for step sizes: five points, more at an edge, and the lowest final training loss wins.
 
-The search is a function of the stored runs: it returns which runs it needs next. So it resumes without any state of its
-own, and no run is repeated.
+The search is a function of the stored runs: it returns which runs it needs next. Therefore it resumes without any state
+of its own, and no run is repeated.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ TUNE_GRIDS: dict[str, Grid] = {**GRIDS, "adabound": _ADABOUND, "amsbound": _ADAB
 """The grids of ``dynabound tune``: the paper's, and α and α* of AdaBound and AMSBound."""
 
 _MAX_EXTENSIONS = 8
-"""New points at an edge: a search ends even if the loss keeps falling."""
+"""The largest number of new points at an edge: a search ends even if the loss keeps falling."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def search(spec: RunSpec, loss: Loss, grids: Mapping[str, Grid] = GRIDS) -> Sear
 
 
 def runs_to(best: RunSpec) -> int:
-    """The runs of a search that ended at ``best``, if the loss only rises away from it.
+    """The number of runs of a search that ended at ``best``, if the loss rises monotonically away from it.
 
     >>> runs_to(RunSpec("digits", optimizer="sgdm", lr=0.5)), runs_to(RunSpec("digits", optimizer="adam", lr=0.05))
     (9, 22)

@@ -28,14 +28,14 @@ ASSUMED = (
     "stored runs are better than all runs still to do",
     "a run takes as long as others of its workload, even if it diverges early; an interrupted one counts in full",
 )
-"""What cannot be known before the runs have ended."""
+"""Assumptions about runs that have not ended."""
 _WORSE = 1e9  # than any real loss
 _NEAR = 1.1  # a makespan of at most this multiple of a lower bound is limited by it
-_BETWEEN = 1.8  # times the middle of a grid: no grid has this step size, and the finer pass's double is nearest to it
+_BETWEEN = 1.8  # times the middle of a grid: not in any grid, and nearest to the factor 2 of the finer pass
 
 
 def chains(studies: Iterable[Study], scale: str, store: Store) -> list[list[list[RunSpec]]]:
-    """For each row of the studies the runs that are still to do, in stages."""
+    """For each row of the studies, the remaining runs in stages."""
     stored = losses(store, ())
     return [_chain(replace(study, rows=(row,)), scale, store, stored) for study in studies for row in study.rows]
 
@@ -83,8 +83,8 @@ class Timeline:
 def simulate(rows: Sequence[Chain], seconds: Mapping[str, float], workers: int) -> Timeline:
     """Give each run to the first idle worker, as :func:`dynabound.lab.studies.drive.complete` does.
 
-    The next stages are asked for when a worker would be idle; a run of several rows is executed once. With a worker
-    for every run the makespan is the longest chain of runs.
+    The next stages are requested when a worker would be idle; a run that several rows share is executed once. With a
+    worker for every run the makespan is the longest chain of runs.
 
     >>> rows, seconds = [[["a", "b"], ["c"]], [["d"], ["e"]]], dict(a=1.0, b=3.0, c=1.0, d=2.0, e=3.0)
     >>> [simulate(rows, seconds, workers).makespan for workers in (1, 2, 3)]
@@ -118,10 +118,10 @@ def simulate(rows: Sequence[Chain], seconds: Mapping[str, float], workers: int) 
 def estimate_time(
     studies: Iterable[Study], scale: str, store: Store, workers: Iterable[int], flops: float
 ) -> dict[str, Any]:
-    """What is still to do, what it costs, and how long it takes on each number of ``workers``, as printed in JSON.
+    """The remaining runs, their cost, and their time on each number of ``workers``, for JSON.
 
-    Runs take as long as finished ones of their workload in ``store`` took; without any, as long as a GPU with ``flops``
-    operations per second is assumed to need.
+    A run takes as long as the finished runs of its workload in ``store`` took. If there are none, its time is assumed
+    to be that of a GPU with ``flops`` operations per second.
     """
     rows = chains(studies, scale, store)
     specs = {spec.name: spec for row in rows for stage in row for spec in stage}

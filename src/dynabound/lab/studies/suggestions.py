@@ -1,6 +1,6 @@
-"""Suggested step sizes of AdaBound and AMSBound: made once for each workload, kept beside the runs.
+"""Suggested step sizes of AdaBound and AMSBound: computed once for each workload, stored beside the runs.
 
-Adam and SGD can take them over: its initial and its final step size.
+Adam can use the initial step size, and SGD the final one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ from dynabound.tuning import Suggestion
 __all__ = ["apply", "compute", "missing", "needed", "prepare", "read", "stand_in", "write"]
 
 _OLD = frozenset({"spec", "suggestion"})  # the keys of files that have no checksum
-_UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run is another than the one at the defaults
+_UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run must differ from the one at the defaults
 
 
 def _path(spec: RunSpec, store: Store) -> Path:
-    """The file is named after the run with the default step sizes: all that the suggestion depends on."""
+    """The file, named after the run with the default step sizes: the suggestion depends on nothing else."""
     return store.root.parent / "suggestions" / f"{spec.name}.json"
 
 
 def read(spec: RunSpec, store: Store) -> Suggestion | None:
-    """The suggestion for ``spec``; None if it was not made yet, or is damaged."""
+    """The suggestion for ``spec``; None if it does not exist yet, or is damaged."""
     try:
         stored = verified(parse_json(read_regular(_path(spec, store)), dict), _OLD)
         found = Suggestion.from_dict(stored["suggestion"])
-        with_rates(spec, found)  # refuses what cannot be rates
+        with_rates(spec, found)  # raises if the numbers cannot be rates
         if RunSpec.from_dict(stored["spec"]) != spec:
             return None
     except (OSError, DamagedError, LookupError, TypeError, ValueError, AttributeError):
@@ -65,7 +65,7 @@ def apply(row: Row, scale: str, store: Store) -> RunSpec | None:
 
 
 def stand_in(spec: RunSpec) -> RunSpec:
-    """A run in place of the one whose step sizes are not known yet, so that it is counted."""
+    """A placeholder for the run whose step sizes are not known yet, so that it is counted."""
     if "gamma" in spec.options:
         return replace(spec, opt={**spec.options, "gamma": _UNKNOWN})
     return replace(spec, lr=_UNKNOWN)
@@ -85,16 +85,16 @@ def missing(studies: Iterable[Study], scale: str, store: Store) -> list[RunSpec]
 def compute(
     spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu", jobs: int = 1
 ) -> Suggestion:
-    """Suggest the step sizes of ``spec`` on its own model and batches, one of ``jobs`` at once, and write them."""
+    """Suggest the step sizes of ``spec`` with its own model and batches, as one of ``jobs`` processes; store them."""
     torch.set_num_threads(threads(spec, jobs))
-    obtain(spec.task, data_dir)  # with Ray nobody has looked for the data on this machine
+    obtain(spec.task, data_dir)  # with Ray, this machine may not have the data yet
     found = suggest_rates(spec, data_dir=data_dir, device=device)
     write(spec, found, store)
     return found
 
 
 def write(spec: RunSpec, found: Suggestion, store: Store) -> None:
-    """Keep the suggestion for ``spec`` beside the runs."""
+    """Store the suggestion for ``spec`` beside the runs."""
     path = _path(spec, store)
     path.parent.mkdir(parents=True, exist_ok=True)
     contents = signed({"spec": spec.to_dict(), "suggestion": found.to_dict()})
@@ -109,7 +109,7 @@ def prepare(
     device: str = "cpu",
     progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Compute the suggestions of ``specs`` in ``jobs`` processes; those that are done when interrupted are kept.
+    """Compute the suggestions for ``specs`` in ``jobs`` processes; after an interrupt, the completed ones are kept.
 
     A process that dies is replaced; LabError if one dies ``MAX_CRASHES`` times for the same spec.
     """

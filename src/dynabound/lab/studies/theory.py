@@ -1,4 +1,4 @@
-"""The theory demonstrations as a part of the reproduction: computed once, kept in a folder."""
+"""The theory demonstrations as a part of the reproduction: computed once, stored in a folder."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
 
 
 def read(folder: Path, name: str) -> dict[str, Any] | None:
-    """The results of a demonstration; None if it was not computed to its end, or its files are damaged."""
+    """The results of a demonstration; None if it is incomplete, or its files are damaged."""
     try:
         digests = [_digest(folder / file) for file in _files(name)]
         found: dict[str, Any] = parse_json(read_regular(folder / f"{name}.json"), dict)
@@ -59,7 +59,7 @@ def _digest(path: Path) -> str:
 
 
 def _has_shape(found: dict[str, Any]) -> bool:
-    """Whether the report can show it: a checksum can be made for anything."""
+    """Whether the report can show it: a checksum alone does not prove that."""
     verdicts = found.get("verdicts")
     if not (isinstance(found.get("title"), str) and isinstance(found.get("settings"), dict)):
         return False

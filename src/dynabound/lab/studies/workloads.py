@@ -8,7 +8,7 @@ __all__ = ["BETAS_TUNED", "FIXED", "PACE", "SEEDS", "TUNED", "WORKLOADS"]
 
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
-# Whole batches only: a last one of two images would be noise.
+# Full batches only: a last batch of two images would add noise.
 _DEMO_DIGITS = dict(task="digits-half", examples=896)
 _DEMO_CNN = dict(**_DEMO_DIGITS, width=1 / 16)
 _DEMO_PERCEPTRON = dict(**_DEMO_DIGITS, hidden=100, epochs=40)
@@ -49,13 +49,13 @@ WORKLOADS: dict[str, dict[str, dict[str, Any]]] = {
         **{f"lstm-{n}": {**_PAPER_LSTM, "layers": n} for n in (1, 2, 3)},
     },
 }
-"""What is trained at each scale: the fields of a RunSpec that the methods share. The rows of a workload that a scale
-lacks are left out there."""
+"""What is trained at each scale: the fields of a RunSpec that all methods share. If a scale lacks a workload, its rows
+are left out."""
 
 SEEDS: dict[str, dict[str, int]] = {
     "demo": {"perceptron": 10, "resnet34": 4, "densenet121": 3, "appendix": 5, "lstm-1": 4, "lstm-3": 4}
 }
-"""Seeds by workload, where a scale spends its time on what is cheap; elsewhere the study decides."""
+"""Seeds by workload, for scales with more seeds of cheaper workloads; otherwise the study sets the number."""
 
 PACE: dict[str, dict[str, float]] = {
     "demo": {"perceptron": 33, "resnet34": 28, "densenet121": 56, "appendix": 33, "resnet34-rates": 17, "lstm": 31},
@@ -69,8 +69,8 @@ _COMPARED = ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-
 TUNED: dict[str, tuple[str, ...]] = {"demo": ("perceptron",), "laptop": _COMPARED, "paper": _COMPARED}
 """The workloads whose step sizes are searched for at each scale."""
 BETAS_TUNED: dict[str, tuple[str, ...]] = {"demo": ("perceptron",), "laptop": ("perceptron",), "paper": _COMPARED}
-"""Of them, those where the β of Adam and AMSGrad are searched for too, which takes four times the runs. On the others
-they are 0.9 and 0.999, as AdaBound's always are."""
+"""The workloads among them where the betas of Adam and AMSGrad are searched for too, which takes four times the runs.
+On the others they are 0.9 and 0.999, as for AdaBound."""
 
 FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "demo": {
@@ -93,5 +93,5 @@ FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "laptop": {},
     "paper": {},
 }
-"""Step sizes and options where they are not searched for; a method that is not here keeps its defaults. Those of the
+"""Step sizes and options of workloads without a search; a method that is not listed keeps its defaults. Those of the
 demo are the results of the paper's search, run beforehand: docs/reproduce.md has the commands."""

@@ -1,7 +1,7 @@
-"""The catalog of data sets: one entry says what is usual for a data set, where its files are, and what they contain.
+"""The catalog of data sets: an entry has the defaults of a data set, the location of its files, and their checksums.
 
-To add a data set whose files have a known format, add an entry to TASKS; a new format needs a reader in
-:mod:`dynabound.lab.tasks.datasets`, too.
+To add a data set whose files have a known format, add an entry to TASKS; a new format also needs a reader in
+:mod:`dynabound.lab.tasks.datasets`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["EMBEDDED", "SOURCES", "TASKS", "Source", "Task", "folder_of"]
 
 @dataclass(frozen=True)
 class Source:
-    """A data set made of files, and where the public keeps them."""
+    """A data set made of files, and where to download them."""
 
     kind: str
     """"idx", "cifar" or "text"."""
@@ -21,18 +21,18 @@ class Source:
     """The files that are read, in the reader's order."""
     mirrors: tuple[str, ...]
     downloads: dict[str, str]
-    """From what is downloaded to its SHA-256, or to the MD5 that its publishers give if ``contents`` has a SHA-256."""
+    """From a download to its SHA-256, or to its published MD5 if ``contents`` has a SHA-256."""
     contents: dict[str, str]
-    """From a file to the SHA-256 of its uncompressed contents, which every reading checks."""
+    """From a file to the SHA-256 of its uncompressed contents, which is checked whenever the file is read."""
     shape: tuple[int, ...] = ()
-    """Of the images in a file for training, and in one for testing: (number, number, height, width)."""
+    """(training images in a file, test images in a file, height, width)."""
     channels: int = 1
     folders: tuple[str, ...] = ()
     """Where an operating system's package puts it."""
 
     @property
     def train_images(self) -> int:
-        """How many there are in all files."""
+        """The number of training images in all files."""
         return self.shape[0] * (len(self.files) - 1 if self.kind == "cifar" else 1)
 
 
@@ -48,7 +48,7 @@ class Task:
     source: Source | None = None
     """The files; None if the data set is embedded: it comes with Python or scikit-learn."""
     test_images: int = 0
-    """How many images are for testing; 0: all that the files have for it."""
+    """The number of test images; 0: all test images of the files."""
 
     @property
     def text(self) -> bool:

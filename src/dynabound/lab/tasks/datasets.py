@@ -1,7 +1,7 @@
-"""Loading data sets: where they are looked for, how they are read, and what is refused.
+"""Loading data sets: where they are searched for, how they are read and checked.
 
-The embedded ones are always there: scikit-learn's digits and the language reference in CPython's ``pydoc_data``.
-The others are looked for in ``data_dir`` (or the variable DYNABOUND_DATA), then in the download folder.
+The embedded ones are always available: scikit-learn's digits and the language reference in CPython's ``pydoc_data``.
+The others are searched for in ``data_dir`` (or the variable DYNABOUND_DATA), then in the download folder.
 
 >>> data = load("digits")
 >>> data.train[0].shape, data.test[0].shape, data.classes
@@ -99,7 +99,7 @@ def data_home(data_dir: str | Path | None = None) -> Path:
 
 
 def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
-    """The folders in which a data set is looked for, in this order."""
+    """The folders in which a data set is searched for, in this order."""
     homes = {data_home(data_dir): None}
     with contextlib.suppress(DataError):  # without a home folder there is no cache to look in
         homes[data_home()] = None
@@ -129,7 +129,7 @@ def fingerprint(data: Data) -> str:
 
 
 def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
-    """A file's path and its uncompressed contents; DataError where they are not what the catalog says."""
+    """A file's path and its uncompressed contents; DataError if they do not match the catalog."""
     path = folder / f"{file}.gz"
     if not path.is_file():
         path = folder / file
@@ -152,7 +152,7 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
 
 
 def _damaged(name: str, path: Path, problem: str, expected: str) -> DataError:
-    """A download into the same home is found first; what a package installed is left alone."""
+    """An error with the command that repairs the data set in its folder; a package's folder is not written to."""
     home = path.parent
     for inner in (CIFAR_FOLDER, folder_of(name)):
         home = home.parent if home.name == inner else home
@@ -252,7 +252,7 @@ def _digits(test_images: int) -> Images:
 def _pydoc() -> Text:
     """The language reference, in words; of every ten paragraphs one is for validation and one for testing.
 
-    The text is that of the running Python, so that another version of Python is another data set.
+    The text is that of the running Python: another version of Python has another data set.
     """
     from pydoc_data.topics import topics
 

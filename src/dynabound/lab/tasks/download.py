@@ -1,4 +1,4 @@
-"""Downloads: from the first mirror that answers, checked before use, never half there."""
+"""Downloads: from the first mirror that answers, checked before use, complete or not at all."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["fetch", "obtain"]
 
 
 def obtain(name: str, data_dir: str | Path | None = None) -> None:
-    """Download the data set unless it is here; of several processes, one downloads and the others wait."""
+    """Download the data set unless it is present; of several processes, one downloads and the others wait."""
     if name not in SOURCES or _complete(name, data_dir):
         return
-    from filelock import FileLock  # torch needs it, too
+    from filelock import FileLock  # torch requires it, too
 
     home = data_home(data_dir)
     try:
@@ -38,9 +38,10 @@ def _complete(name: str, data_dir: str | Path | None) -> bool:
 
 
 def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str], Any] | None = None) -> Path:
-    """Download the data set ``name`` and return its folder; what is there and whole is not downloaded again.
+    """Download the data set ``name`` and return its folder; intact files are not downloaded again.
 
-    ``progress`` is given a file's name and returns an object with tqdm's ``total``, ``update``, ``reset``, ``close``.
+    ``progress`` is called with a file's name and returns an object with tqdm's ``total``, ``update``, ``reset``,
+    ``close``.
     """
     if name not in SOURCES:
         raise DataError(f"data set {name!r}: nothing to fetch; must be one of {', '.join(SOURCES)}")
@@ -81,7 +82,7 @@ def _download(name: str, file: str, digest: str, folder: Path, progress: Callabl
 
 
 def _extract(name: str, archive: Path) -> Path:
-    """Take the known files, and only those, out of an archive: no path in it is ever followed."""
+    """Extract the known files from an archive, and no others: no path in it is ever followed."""
     folder = archive.parent / CIFAR_FOLDER
     folder.mkdir(exist_ok=True)
     try:

@@ -1,4 +1,4 @@
-"""The paper's networks, in the form that fits small images."""
+"""The paper's networks, adapted to small images."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MODELS: dict[str, dict[str, Any]] = {
     "densenet121": {"width": 0.125},
     "lstm": {"hidden": 200, "layers": 1, "dropout": 0.2, "bptt": 35, "clip": 0.25},
 }
-"""The models, and the fields of a spec that are their own, with their defaults; other models leave them None."""
+"""The models, each with its own fields of a spec and their defaults; in specs of other models these fields are None."""
 
 
 def build(model: str, fields: Mapping[str, Any], data: Data) -> nn.Module:
-    """The model of that name, with the inputs and outputs that the data asks for."""
+    """The model of that name, with the inputs and outputs that the data needs."""
     if isinstance(data, Text):
         return LanguageModel(data.vocabulary, fields["hidden"], fields["layers"], fields["dropout"])
     _, channels, height, width = data.train[0].shape
@@ -185,7 +185,7 @@ class LanguageModel(nn.Module):
     def start(self, batch: int) -> Carry:
         """The state before the first word: zeros."""
         shape, weight = (self.lstm.num_layers, batch, self.lstm.hidden_size), self.linear.weight
-        zeros = torch.zeros(shape, dtype=weight.dtype, device=weight.device)  # new_zeros of a DTensor would be one too
+        zeros = torch.zeros(shape, dtype=weight.dtype, device=weight.device)  # new_zeros of a DTensor is a DTensor
         return zeros, zeros.clone()
 
     def forward(self, words: Tensor, carry: Carry) -> tuple[Tensor, Carry]:

@@ -31,15 +31,15 @@ class _Method:
     lr: float
     options: Mapping[str, Any] = field(default_factory=dict)
     text_lr: float | None = None
-    """Where language models need another rate: the paper's SGD learns Penn Treebank at 10."""
+    """The rate for language models, if it differs: the paper trains SGD on Penn Treebank at 10."""
     weight_decay: float | None = None
-    """Where the method has a custom of its own, whatever the task."""
+    """The usual weight decay of the method, if it does not depend on the task."""
 
 
 OPTIMIZERS: dict[str, _Method] = {
     "sgd": _Method(torch.optim.SGD, 0.1, text_lr=10.0),
     "sgdm": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=1.0),
-    # What AdaBound turns into: its first moment is an average, not a sum.
+    # What AdaBound becomes: its first moment is an average, not a sum.
     "sgdm-dampened": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=10.0),
     "adagrad": _Method(torch.optim.Adagrad, 1e-2),
     "rmsprop": _Method(torch.optim.RMSprop, 1e-3),
@@ -51,11 +51,11 @@ OPTIMIZERS: dict[str, _Method] = {
 }
 """The methods of the paper and their relatives."""
 BOUNDED = ("adabound", "amsbound")
-"""Those with a lower and an upper bound."""
+"""The methods with a lower and an upper bound."""
 
 
 def default_lr(name: str, text: bool = False) -> float:
-    """The learning rate a method starts with when none is given."""
+    """The default learning rate of a method."""
     method = OPTIMIZERS.get(name)
     if method is None:
         return 1e-3
@@ -63,7 +63,7 @@ def default_lr(name: str, text: bool = False) -> float:
 
 
 def default_weight_decay(name: str, usual: float) -> float:
-    """The weight decay when none is given, on a task where ``usual`` is usual."""
+    """The default weight decay of a method, on a task whose usual one is ``usual``."""
     method = OPTIMIZERS.get(name)
     return usual if method is None or method.weight_decay is None else method.weight_decay
 
@@ -75,7 +75,7 @@ def build(
     weight_decay: float = 0.0,
     options: Mapping[str, Any] | None = None,
 ) -> Optimizer:
-    """The optimizer ``name``, or an instance of ``module:Class``; OptimizerError where that cannot be.
+    """The optimizer ``name``, or an instance of ``module:Class``; OptimizerError if it cannot be built.
 
     >>> build("sgdm-dampened", [Parameter(torch.zeros(2))], lr=0.1).param_groups[0]["dampening"]
     0.9
@@ -90,7 +90,7 @@ def build(
         )
     allowed = inspect.signature(cls).parameters
     arguments = {"lr": lr, **fixed, **(options or {})}
-    if weight_decay or "weight_decay" in allowed:  # 0 means 0, whatever the class thinks
+    if weight_decay or "weight_decay" in allowed:  # 0 means 0, whatever the default of the class
         arguments["weight_decay"] = weight_decay
     if name == "sgdm-dampened":
         if "dampening" in arguments:
@@ -121,7 +121,7 @@ def _float_options(name: str) -> frozenset[str]:
 
 
 def canonical(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` with every number in one form: where a method takes floats, 1 is 1.0.
+    """``options`` with every number in one form: if a method takes floats, 1 becomes 1.0.
 
     >>> canonical("adabound", {"final_lr": 1, "amsbound": True})
     {'final_lr': 1.0, 'amsbound': True}
@@ -137,7 +137,7 @@ def _as_float(value: Any) -> Any:
 
 
 def check(name: str, lr: float, weight_decay: float, options: Mapping[str, Any]) -> None:
-    """Raise what :func:`build` would, as far as that can be known without importing a foreign module."""
+    """Raise the errors of :func:`build` that can be found without importing another package's module."""
     if ":" not in name:
         _check_known(name, lr, weight_decay, tuple(options.items()))
     elif not all(name.partition(":")[::2]):
@@ -146,7 +146,7 @@ def check(name: str, lr: float, weight_decay: float, options: Mapping[str, Any])
 
 @lru_cache(maxsize=1024)
 def _check_known(name: str, lr: float, weight_decay: float, options: tuple[tuple[str, Any], ...]) -> None:
-    """Build the optimizer once per combination of values: a plan makes hundreds of specs that share a few."""
+    """Build the optimizer once per combination of values: a plan has hundreds of specs with few combinations."""
     build(name, [Parameter(torch.zeros(1))], lr, weight_decay, dict(options))
 
 
@@ -154,7 +154,7 @@ def _import(name: str) -> type[Optimizer]:
     module, _, attribute = name.partition(":")
     try:
         cls = getattr(importlib.import_module(module), attribute)
-    except (Exception, SystemExit) as error:  # a foreign module may raise anything
+    except (Exception, SystemExit) as error:  # another package's module may raise anything
         reason = f"{type(error).__name__}: {error}".partition("\n")[0]
         raise OptimizerError(
             f"optimizer={name!r}: cannot be imported ({reason}); must be an importable module:Class"

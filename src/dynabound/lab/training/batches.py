@@ -1,6 +1,6 @@
-"""Batches: which examples, in which order, how augmented. All a pure function of the seed and the epoch.
+"""Batches: which examples, in which order, how augmented: a pure function of the seed and the epoch.
 
-So a run that is resumed in the middle of an epoch, or by several processes, sees the batches it would have seen.
+Therefore a run that is resumed in the middle of an epoch, or by several processes, sees the same batches.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class ImageBatches:
             yield Batch(x, y, chosen.stop - chosen.start)
 
     def evaluation(self, split: str) -> Iterator[Batch]:
-        """The test images, in order; equally many batches for every rank, of which the last may be empty."""
+        """The test images, in order; the same number of batches for every rank, the last of which may be empty."""
         images, labels = self._test
         for index in range(self._test_batches):
             chosen = slice(index * _EVAL_IMAGES, (index + 1) * _EVAL_IMAGES)
@@ -120,7 +120,7 @@ class TextBatches:
         self.steps = -(-(len(self._streams["train"]) - 1) // self._rows)
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
-        """The training batches from number ``start`` on: a text has only one order."""
+        """The training batches from number ``start`` on; a text has only one order."""
         return self._read("train", start)
 
     def evaluation(self, split: str) -> Iterator[Batch]:
@@ -161,7 +161,7 @@ def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor) -> Tensor:
 
 
 def mix(*numbers: int) -> int:
-    """One seed from several numbers, without a pattern between neighbours."""
+    """One seed from several numbers; neighbouring numbers give unrelated seeds."""
     return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:4], "big")
 
 

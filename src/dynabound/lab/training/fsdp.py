@@ -1,4 +1,4 @@
-"""A model in shards (FSDP2): each process has a part of every parameter and of the optimizer's state."""
+"""A sharded model (FSDP2): each process has a part of every parameter and of the optimizer's state."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["shard", "shard_states"]
 
 
 def shard(model: nn.Module, device: torch.device) -> DeviceMesh:
-    """Leave each process its part of every parameter; block by block, which is what is gathered at a time."""
-    # Nobody writes into the logits, which is what this warns of.
+    """Shard every parameter among the processes, block by block: one block is gathered at a time."""
+    # It warns about writing into the logits, which is not done here.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")
     mesh = init_device_mesh(device.type, (distributed.world_size(),))
     for block in getattr(model, "blocks", model.children()):
@@ -32,7 +32,7 @@ def shard(model: nn.Module, device: torch.device) -> DeviceMesh:
 def shard_states(
     model_state: dict[str, Any], optimizer_state: dict[str, Any], model: nn.Module, optimizer: Optimizer
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two states with every whole tensor sharded like its parameter; all processes call this."""
+    """The two states with every full tensor sharded like its parameter; all processes call this."""
     own = model.state_dict()
     params = [param for group in optimizer.param_groups for param in group["params"]]
     entries = {

@@ -1,4 +1,4 @@
-"""The training loop of one run and all of its state: this defines what a checkpoint contains."""
+"""The training loop of one run, and all of its state, which is what a checkpoint contains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DivergedError", "Training", "random_states_kept"]
 
-# A GPU must not wait for Python to read a loss, nor ranks for each other, at every step.
+# A GPU should not wait for Python to read a loss at every step, nor ranks for each other.
 _READ_EVERY = 16
 _ZERO = torch.tensor(0)
 
@@ -183,7 +183,7 @@ class Training:
         return metrics
 
     def state(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on. All ranks call this: each has its own random state."""
+        """Everything that the rest of the run depends on. All ranks call this: each has its own random state."""
         local = {"random": _random_states(self.device), "carry": self._carry}
         return {
             **{name: getattr(self, name) for name in _POSITION},
@@ -264,7 +264,7 @@ def _index(device: torch.device) -> tuple[torch.device, ...]:
 
 
 def _bounds(optimizer: torch.optim.Optimizer, step: int) -> dict[str, float | None]:
-    """The bounds of the last step, of an optimizer that has any; None for infinity."""
+    """The bounds of the last step, if the optimizer has bounds; None for infinity."""
     if not isinstance(optimizer, AdaBound):
         return {}
     now = current_bounds(optimizer.param_groups[0], step)

@@ -31,7 +31,7 @@ def suggest_rates(
     device: str = "cpu",
     progress: Callable[[int, int], object] | None = None,
 ) -> Suggestion:
-    """Suggest lr, final_lr and gamma for ``spec``, or for as long a training as ``steps``; LabError if it fails."""
+    """Suggest lr, final_lr and gamma for ``spec``, or for a training of ``steps`` steps; LabError if it fails."""
     if spec.optimizer not in BOUNDED:
         raise LabError(f"optimizer={spec.optimizer!r}: suggestions are for {' and '.join(BOUNDED)}")
     options = {name: value for name, value in spec.options.items() if name not in _FOUND}
@@ -40,7 +40,7 @@ def suggest_rates(
     where = distributed.local_device(device)
     data = datasets.load(spec.task, data_dir)
     with random_states_kept(where), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the suggestion has them as notes
+        warnings.simplefilter("ignore")  # the suggestion has the warnings as notes
         training = Training(spec, data, where)
         epochs = (training.batches.epoch(epoch, 0) for epoch in itertools.count(1))
         try:
@@ -63,6 +63,6 @@ def suggest_rates(
 
 
 def with_rates(spec: RunSpec, found: Suggestion) -> RunSpec:
-    """``spec`` with the suggested step sizes, to three digits: more are not known."""
+    """``spec`` with the suggested step sizes, rounded to three digits, which exceeds their accuracy."""
     lr, final_lr, gamma = (float(f"{value:.3g}") for value in (found.lr, found.final_lr, found.gamma))
     return replace(spec, lr=lr, opt={**spec.options, "final_lr": final_lr, "gamma": gamma})

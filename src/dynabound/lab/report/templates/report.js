@@ -7,7 +7,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
     const key = row => row.cells[column].dataset.sort ?? row.cells[column].textContent.trim();
     const compare = (a, b) => {
       const [x, y] = [key(a), key(b)], [m, n] = [parseFloat(x), parseFloat(y)];
-      const none = text => text.startsWith("–");   // what is missing stays at the end
+      const none = text => text.startsWith("–");   // missing values stay at the end
       if (none(x) || none(y)) return none(x) - none(y);
       return down * (isNaN(m) || isNaN(n) ? x.localeCompare(y) : m - n);
     };
@@ -15,7 +15,7 @@ for (const table of document.querySelectorAll("table.sortable")) {
   }));
 }
 let closed = [];
-addEventListener("beforeprint", () => {   // what is folded up on a screen is part of what is printed
+addEventListener("beforeprint", () => {   // closed details are printed, too
   closed = [...document.querySelectorAll("details:not([open])")];
   closed.forEach(details => details.open = true);
 });
