@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from dynabound.lab.report import claims
+from dynabound.lab.report import claims, opening
 from dynabound.lab.report.evidence import Evidence
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.suggested import placings
@@ -70,6 +70,20 @@ def test_our_own_claims_hold():
 )
 def test_each_claim_can_fail(ends, words, expected):
     assert set(verdicts(words, evidence({**ENDS, **ends}))) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("sgdm", "word", "counts"),
+    [
+        (96.95, "No: ", "on 2 of 2 networks, and worse by more on 0. "),
+        (99.5, "Sometimes: ", "on 0 of 2 networks, and worse by more on 2. "),
+        (99.0, "Not decided: ", "on 0 of 2 networks, and worse by more on 0; on 2 the seeds do not decide. "),
+    ],
+)
+def test_the_page_says_whether_to_tune(sgdm, word, counts):
+    answer = opening._tuning(None, evidence({**ENDS, "SGDM": sgdm}).panels).answer
+    assert answer.startswith(f"{word}dynabound.suggest found its step sizes in 150 to 150 training steps")
+    assert f"worse than the best of these methods {counts}At the paper's defaults" in answer
 
 
 def test_the_searches_that_were_run_beforehand_are_counted():

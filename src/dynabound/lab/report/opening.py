@@ -14,7 +14,7 @@ from dynabound.lab.report.evidence import FIRST, LAST, Evidence, Group
 from dynabound.lab.report.figures import Band, ReportFigure, draw_band, label_axes, line_style
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import ALPHA, mean
-from dynabound.lab.report.suggested import tuning_steps
+from dynabound.lab.report.suggested import best_searched, tuning_steps
 from dynabound.lab.report.verdicts import FAILS, HOLDS, REPRODUCED, Check, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE
 
@@ -165,45 +165,60 @@ def _end(panels: Curves) -> Question | None:
         return None
     sgd = {name: "SGDM" if "SGDM" in curves else "SGD" for name, curves in panels.items()}
     dots = [_dot(curves, name, label, sgd[name]) for name, curves in panels.items() for label in ("AdaBound", "Adam")]
-    better, worse, against_sgd = _against(panels, sgd)
     ours = sorted((dot for dot in dots if dot.label == "AdaBound"), key=lambda dot: dot.value)
-    word = "Not always" if worse else "Yes" if better else "Not decided"
+    word, text = _as_good_as(panels, sgd, "SGD")
     answer = (
-        f"{word}: compared with SGD, AdaBound ends {against_sgd}. The differences range from {_signed(ours[0])} to "
-        f"{_signed(ours[-1])}. Compared with Adam it ends {_against(panels, dict.fromkeys(panels, 'Adam'))[2]}."
+        f"{word}: AdaBound ends {text}. The differences range from {_signed(ours[0])} to {_signed(ours[-1])}. "
+        f"{_compared_with_adam(panels)}"
     )
     x = "final test result minus SGD's\n(points of accuracy, or % of perplexity)"
     title = "Final results, with 90 % intervals over seeds"
     return Question("Does it end as well as SGD?", answer, DotsFigure("question-end", title, tuple(dots), x))
 
 
-def _against(panels: Curves, others: Mapping[str, str]) -> tuple[int, int, str]:
-    """On how many networks AdaBound ends better, and worse, than another method of each, also as text."""
+def _decided(panels: Curves, others: Mapping[str, str], low: float = 0.0) -> tuple[int, int]:
+    """On how many networks it is decided that AdaBound ends better than ``others`` by ``low``, and that it does not."""
     checks = judge(
-        [Group(curves).better("", "ours", "AdaBound", others[name], [LAST]) for name, curves in panels.items()]
+        [Group(curves).better("", "ours", "AdaBound", others[name], [LAST], low) for name, curves in panels.items()]
     )
-    better, worse = (sum(each.verdict == verdict for each in checks) for verdict in (HOLDS, FAILS))
-    undecided = len(checks) - better - worse
-    rest = f"; on {undecided} the seeds do not decide" if undecided else ""
-    return better, worse, f"better on {better} and worse on {worse} of {len(checks)} networks{rest}"
+    good, bad = (sum(each.verdict == verdict for each in checks) for verdict in (HOLDS, FAILS))
+    return good, bad
+
+
+def _as_good_as(panels: Curves, others: Mapping[str, str], name: str) -> tuple[str, str]:
+    """Whether AdaBound ends as well as another method of each network: a word, and a text with the others' ``name``."""
+    good, worse = _decided(panels, others, low=-SAME)
+    word = "Not always" if worse else "Yes" if good == len(panels) else "Yes, where decided" if good else "Not decided"
+    return word, (
+        f"at most {SAME:g} points of accuracy, or percent of perplexity, worse than {name} on {good} of {len(panels)} "
+        f"networks, and worse by more on {worse}{_undecided(len(panels) - good - worse)}"
+    )
+
+
+def _undecided(number: int) -> str:
+    return f"; on {number} the seeds do not decide" if number else ""
+
+
+def _compared_with_adam(panels: Curves) -> str:
+    better, worse = _decided(panels, dict.fromkeys(panels, "Adam"))
+    undecided = _undecided(len(panels) - better - worse)
+    return f"Compared with Adam it ends better on {better} and worse on {worse}{undecided}."
 
 
 def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
-    sentences: list[str] = []
+    sentences = _suggestions(panels)
     figure: ReportFigure | None = None
     names = [name for name, curves in panels.items()
              if DEFAULTS["AdaBound"] in curves and curves[DEFAULTS["AdaBound"]].finished]  # fmt: skip
     if names:
         dots = tuple(_dot(panels[name], name, DEFAULTS["AdaBound"], "AdaBound") for name in names)
         good = sum(dot.value > -SAME for dot in dots)
-        word = "No" if good == len(dots) else "Yes" if good == 0 else "Sometimes"
         sentences.append(
-            f"{word}: at the paper's defaults, with γ scaled to the length of an epoch, AdaBound ends at most {SAME:g} "
+            f"At the paper's defaults, with γ scaled to the length of an epoch, AdaBound ends at most {SAME:g} "
             f"points (or percent of perplexity) worse than with suggested step sizes on {good} of {len(dots)} networks"
         )
         x = "at the defaults, minus suggested step sizes\n(points of accuracy, or % of perplexity)"
         figure = DotsFigure("question-tuning", "Defaults against suggested step sizes, with 90 % intervals", dots, x)
-    sentences += _tuning_costs(panels) if figure else []
     finals = _by_step_size(steps) if steps else {}
     if len(finals) == 2:
         ranges = {name: max(map(mean, each.values())) - min(map(mean, each.values())) for name, each in finals.items()}
@@ -219,17 +234,24 @@ def _tuning(steps: Evidence | None, panels: Curves) -> Question | None:
     return Question("Do I have to tune it?", f"{'. '.join(sentences)}.", figure) if figure else None
 
 
-def _tuning_costs(panels: Curves) -> list[str]:
-    """Training steps of suggestions and of searches, if there are both."""
-    suggested = [curves["AdaBound"].suggestion for curves in panels.values()]
-    costs = [each.cost for each in suggested if each]
-    searches = [tuning_steps(curves["Adam"]) for curves in panels.values() if curves["Adam"].search_runs]
-    if not costs or not searches:
+def _suggestions(panels: Curves) -> list[str]:
+    """What suggested step sizes cost, and how AdaBound ends with them, compared with methods that were searched."""
+    best = {name: best_searched(curves) for name, curves in panels.items() if curves["AdaBound"].suggestion}
+    others = {name: label for name, label in best.items() if label}
+    if not others:
         return []
+    shown = {name: panels[name] for name in others}
+    costs = [tuning_steps(curves["AdaBound"]) for curves in shown.values()]
+    searches = [tuning_steps(curve) for curves in shown.values() for curve in curves.values() if curve.search_runs]
+    word, text = _as_good_as(shown, others, "the best of these methods")
     return [
-        f"The suggestions took {min(costs):,} to {max(costs):,} training steps, the searches for Adam's step size "
-        f"{min(searches):,} to {max(searches):,}"
+        f"{_NO[word]}: dynabound.suggest found its step sizes in {min(costs):,} to {max(costs):,} training steps, "
+        f"where searches for other methods' took {min(searches):,} to {max(searches):,}; with them AdaBound ends {text}"
     ]
+
+
+_NO = {"Yes": "No", "Yes, where decided": "No, where decided", "Not always": "Sometimes", "Not decided": "Not decided"}
+"""From the answers to "does it end as well without?" to those to "do I have to?"."""
 
 
 def _by_step_size(steps: Evidence) -> dict[str, dict[str, list[float]]]:
@@ -248,7 +270,8 @@ def _transposed(columns: list[list[float]]) -> list[list[float]]:
 def _cost(panels: Curves) -> Question | None:
     dots = []
     for name, curves in panels.items():
-        times = {label: [statistics.median(line["seconds"] for line in seed.metrics) for seed in curve.finished]
+        # The fastest epoch of a run: the others waited for whatever else the machine did.
+        times = {label: [min(line["seconds"] for line in seed.metrics) for seed in curve.finished]
                  for label, curve in curves.items()}  # fmt: skip
         adam = statistics.median(times["Adam"])
         for label in (label for label in ("AdaBound", "SGDM", "SGD") if label in times):

@@ -12,7 +12,7 @@ from dynabound.lab.report.tables import ranks
 from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, Check, Claim, judge
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, SAME_RATES
 
-__all__ = ["MOST_STEPS", "OURS", "claims", "method", "placings", "tuning_steps"]
+__all__ = ["MOST_STEPS", "OURS", "best_searched", "claims", "method", "placings", "tuning_steps"]
 
 OURS = "AdaBound"
 """The label of the curve with suggested step sizes."""
@@ -62,15 +62,19 @@ def _not_worse(groups: Mapping[str, Group]) -> list[Check]:
             for check in checks]  # fmt: skip
 
 
+def best_searched(curves: Mapping[str, Curve]) -> str | None:
+    """The label of the method that ends best, of those whose step size was searched for; None if a run is missing."""
+    searched = [curve for curve in curves.values() if curve.search_runs]
+    places = ranks(searched)
+    return min(places, key=places.__getitem__) if places and len(places) == len(searched) else None
+
+
 def _against_best(where: str, group: Group) -> Claim | Check:
     text = f"{where}AdaBound as suggested is not shown to be worse than the best searched method"
-    searched = [curve for curve in group.curves.values() if curve.search_runs]
-    if not searched:
+    if not any(curve.search_runs for curve in group.curves.values()):
         return Check(text, _NOT_SEARCHED, NOT_COMPARABLE)
-    places = ranks(searched)
-    if len(places) < len(searched):
-        return Check(text, _MISSING, UNDECIDED)
-    return group.better(text, "ours", OURS, min(places, key=places.__getitem__), [LAST])
+    best = best_searched(group.curves)
+    return group.better(text, "ours", OURS, best, [LAST]) if best else Check(text, _MISSING, UNDECIDED)
 
 
 def _costs(where: str, curves: Mapping[str, Curve]) -> list[Check]:
