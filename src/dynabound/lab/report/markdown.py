@@ -206,7 +206,9 @@ def _section(report: StudyReport, scale: str, ledger: Ledger) -> tuple[str, list
         figures[0] = theirs.figure
     whose = "Our claim" if report.ours else "The paper"
     lines = [f"## {report.title}, {scale} scale\n", f"{whose}: {report.claim}\n"]
-    lines += [f"**{report.verdict[:1].upper()}{report.verdict[1:]}.** Runs: {_states(report)}.\n"]
+    incomplete = not {"new", "waiting"}.isdisjoint(report.runs)
+    verdict = "incomplete: runs are missing" if incomplete else report.verdict
+    lines += [f"**{verdict[:1].upper()}{verdict[1:]}.** Runs: {_states(report)}.\n"]
     lines += [f"![{figure.title}](figures/{figure.name}.png)\n" for figure in figures]
     lines += [f"{theirs.note}\n"] if theirs else []
     lines += [*_tables(report), *_claims(report), "Settings:\n", *(f"- {line}" for line in report.settings), ""]
