@@ -213,11 +213,14 @@ def _figures(
         if evidence.evolution:
             yield figures.EvolutionFigure(study.name, title, evidence.evolution)
     else:
+        ended = {name: methods for name, methods in evidence.panels.items()
+                 if any(curve.finished for curve in methods.values())}  # fmt: skip
+        drawn = ended or evidence.panels
         panels = tuple(
             figures.Panel(name, tuple(_band(curve, study.splits) for curve in methods.values()))
-            for name, methods in evidence.panels.items()
+            for name, methods in drawn.items()
         )
-        labels = [set(methods) for methods in evidence.panels.values()]
+        labels = [set(methods) for methods in drawn.values()]
         shared = set.union(*labels) in labels  # a panel may lack some methods of another
         yield figures.CurvesFigure(study.name, title, panels, study.splits, metric_name(found[0]), shared)
         if study.name == "final-step-size":
