@@ -1,9 +1,10 @@
-"""What another user of this machine could find out about the Ray that an engine starts for itself."""
+"""What another user of this machine could find out about the Ray that an engine starts for itself, and its signals."""
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +18,10 @@ def inspect(address: str, folder: str) -> None:
 
     os.environ |= {"HOME": "/nonexistent", "RAY_TMPDIR": folder}
     os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     with RayEngine(address) as engine:
+        os.kill(os.getpid(), signal.SIGTERM)
         token, gcs = os.environ["RAY_AUTH_TOKEN"], sys.modules["ray"].get_runtime_context().gcs_address
         processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
         pids = {process.pid for process in processes}
@@ -28,6 +32,7 @@ def inspect(address: str, folder: str) -> None:
             "commands_with_token": [process.cmdline() for process in processes if token in " ".join(process.cmdline())],
             "files_with_token": [str(path) for path in Path(folder).rglob("*") if token.encode() in contents(path)],
             "jobs": engine.jobs,
+            "signals": received,
         }
         stranger = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
         command = [sys.executable, "-c", f"import ray; ray.init({gcs!r}); print('connected')"]

@@ -45,15 +45,17 @@ def printable(text: object) -> str:
 
 @contextlib.contextmanager
 def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
-    """Turn an exception of a command into one line and an exit code: 130 for Ctrl-C, otherwise 1.
+    """Turn an exception of a command into one line and an exit code: 130 for Ctrl-C, 143 for SIGTERM, otherwise 1.
 
     An unexpected error is a defect: its traceback is written to a file, which the line names.
     """
     try:
-        yield
+        with _sigterm_as_ctrl_c() as terminated:
+            yield
     except KeyboardInterrupt:
-        _say("interrupted" + ("; run the same command again to resume" if resumable() else ""))
-        raise typer.Exit(130) from None
+        what, code = ("terminated", 143) if terminated else ("interrupted", 130)
+        _say(what + ("; run the same command again to resume" if resumable() else ""))
+        raise typer.Exit(code) from None
     except typer.Abort:
         raise
     except Exception as error:
@@ -61,6 +63,23 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
             raise
         _say(_explain(error))
         raise typer.Exit(1) from None
+
+
+@contextlib.contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[list[int]]:
+    """Let SIGTERM raise KeyboardInterrupt, and note it in a list. The second one ends the process at once."""
+    received: list[int] = []
+
+    def end(number: int, _: Any) -> None:
+        received.append(number)
+        signal.signal(signal.SIGTERM, before)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield received
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _say(message: str) -> None:

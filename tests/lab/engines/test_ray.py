@@ -244,6 +244,7 @@ def test_a_ray_of_its_own_is_closed_to_other_users():
     assert found["commands_with_token"] == found["files_with_token"] == []
     assert found["stranger"] == ""
     assert found["jobs"] >= 1
+    assert found["signals"] == [signal.SIGTERM], "Ray has replaced the handler"
 
 
 def test_a_study_continues_and_shows_the_traceback_of_a_run_that_raises(connected, tmp_path, monkeypatch):

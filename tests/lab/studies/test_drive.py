@@ -316,15 +316,21 @@ def test_theory_that_cannot_be_written_is_an_error(tmp_path):
         (["report", "mnist"], (html, "write")),
     ],
 )
-def test_an_interrupted_command_says_how_to_resume(arguments, during, tiny, done, tmp_path, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_command_that_was_stopped_says_how_to_resume(
+    arguments, during, number, code, word, tiny, done, tmp_path, monkeypatch
+):
+    # A shell starts background jobs with SIGINT ignored, and their children inherit that.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(signal.SIGTERM)
     shutil.copytree(done, tmp_path / "copy")
-    monkeypatch.setattr(*during, interrupt)
+    monkeypatch.setattr(*during, lambda *_: signal.raise_signal(number))
     result = run(*arguments, "--out", str(tmp_path / "copy"))
-    assert result.exit_code == 130
-    assert "interrupted; run the same command again to resume" in result.stderr
+    signal.signal(signal.SIGINT, before[0])
+    assert result.exit_code == code
+    assert result.stderr.splitlines()[-1] == f"dynabound: {word}; run the same command again to resume"
+    assert signal.getsignal(signal.SIGTERM) is before[1]
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():

@@ -7,9 +7,11 @@ import importlib
 import logging
 import os
 import secrets
+import signal
 import socket
 import sysconfig
 import tempfile
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,10 +45,22 @@ def connected(address: str | None, modules: Sequence[str]) -> Iterator[Any]:
             else:
                 check_reachable(str(address))
             stack.callback(ray.shutdown)
-            ray.init(**{"address": address, **options})
+            with _own_sigterm():
+                ray.init(**{"address": address, **options})
         except Exception as error:  # Ray raises Exception itself if a node has not started after 30 s
             raise LabError(_connection_error(address, private, str(error).partition("\n")[0])) from None
         yield ray
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM. Ray replaces it by one that prints a stack of addresses and aborts."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # only there can a handler be set
+            signal.signal(signal.SIGTERM, handler)
 
 
 def _connection_error(address: str | None, private: bool, reason: str) -> str:
