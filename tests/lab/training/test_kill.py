@@ -61,7 +61,7 @@ def test_twenty_interrupts_change_no_bit(alone, tmp_path):
 def test_a_second_signal_ends_at_once_unless_torchrun_repeats_the_first(tmp_path):
     command = ["train", "digits", "--hidden=16", "--epochs=8", "--decay-after=4", "--quiet", f"--out={tmp_path}"]
     run = Store(tmp_path).run(RunSpec(**SPECS["perceptron"]))
-    assert worker.run(worker.command_and_signal, command, 3, worker.TERM, 2) == -worker.TERM
+    assert worker.run(worker.command_and_signal, command, 3, worker.TERM, 2) == 128 + worker.TERM
     assert run.load_checkpoint() is None
     assert worker.run(worker.command_and_signal, command, 3, worker.TERM, 2, True) == 128 + worker.TERM
     assert run.load_checkpoint()["step"] == 3
