@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FILE_KINDS = ("png", "svg", "pdf")
+FILE_KINDS = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
 _STYLE = {"font.size": 10, "figure.autolayout": False, "figure.constrained_layout.use": False}
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, BLACK, GREY = (
@@ -157,9 +157,9 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
     with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
         figure = draw()
         _fix_layout(figure)
-        for path, metadata in zip(paths, ({"Software": None}, {"Date": None}, {"CreationDate": None}), strict=True):
+        for path, (kind, metadata) in zip(paths, FILE_KINDS.items(), strict=True):
             buffer = io.BytesIO()
-            figure.savefig(buffer, format=path.suffix[1:], dpi=130, metadata=metadata)
+            figure.savefig(buffer, format=kind, dpi=130, metadata=metadata)
             write_whole(path, buffer.getvalue(), durable=False)
     write_whole(record, json.dumps({"digest": digest, **data}).encode(), durable=False)
     return paths

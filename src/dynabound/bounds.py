@@ -125,7 +125,8 @@ def evaluate(bounds: Bounds, gamma: Any, step: Any) -> tuple[Any, Any]:
         return bounds[1], bounds[2]
     lower, upper = bounds(step)
     # Values that are traced, or on an accelerator, cannot be checked.
-    if all(isinstance(value, Real) for value in (step, lower, upper)) and not 0 <= lower <= upper:
+    known = isinstance(step, Real) and isinstance(lower, Real) and isinstance(upper, Real)
+    if known and not 0 <= lower <= upper:
         raise ValueError(
             f"bounds({step}) returned ({lower}, {upper}): a bound function must return 0 <= lower <= upper"
         )

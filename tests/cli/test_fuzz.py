@@ -6,10 +6,12 @@ from collections import Counter
 import pytest
 from typer.testing import CliRunner
 
+from dynabound import _drawing
 from dynabound.cli import app
 from helpers.clean import assert_clean
 from helpers.command_lines import command_line
 from helpers.time_limit import time_limit
+from helpers.tiny_studies import SVG_ALONE
 
 
 def files(folder):
@@ -37,6 +39,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("DYNABOUND_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(_drawing, "FILE_KINDS", SVG_ALONE)  # half of the time would be spent on drawing
     (tmp_path / "file").write_text("")
     return tmp_path
 

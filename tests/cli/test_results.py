@@ -56,11 +56,13 @@ def test_a_published_study_is_not_trained_again(study, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_page_comes_from_the_ledger(study, tmp_path):
+def test_the_page_comes_from_the_ledger_and_has_its_studies_alone(study, tmp_path):
     out = tmp_path / "page"
-    result = run("report", "mnist", "--results", study.root, "--out", out)
+    result = run("report", "--results", study.root, "--out", out)
     assert result.exit_code == 0, result.output
     assert "21 finished" in result.output
+    assert "cifar10" not in result.output
+    assert "theory" not in result.output
     assert (out / "demo" / "report.html").exists()
 
 

@@ -8,6 +8,7 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
+from dynabound import _drawing
 from dynabound.lab.engines.base import Event, record_failure
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.errors import LabError
@@ -17,6 +18,7 @@ from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies.recipes import Study
 from dynabound.lab.train import train
 
+SVG_ALONE = {"svg": {"Date": None}}
 TINY = dict(task="digits", hidden=4, epochs=3, examples=64, batch_size=32)
 
 
@@ -63,7 +65,11 @@ def numbers(store: Store) -> dict:
 
 
 def make_tiny(monkeypatch, name: str = "mnist") -> Study:
-    """One of the paper's studies on a tiny perceptron, without a search unless the test asks for it."""
+    """One of the paper's studies on a tiny perceptron, without a search unless the test asks for it.
+
+    Its figures are SVG alone, as on the page: drawing takes longer than training.
+    """
+    monkeypatch.setattr(_drawing, "FILE_KINDS", SVG_ALONE)
     monkeypatch.setitem(recipes.WORKLOADS["demo"], "perceptron", TINY)
     monkeypatch.setitem(recipes.SEEDS["demo"], "perceptron", 3)
     monkeypatch.setitem(recipes.TUNED, "demo", ())

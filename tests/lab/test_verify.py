@@ -58,8 +58,31 @@ def test_on_another_machine_the_last_epoch_counts_within_the_tolerance(spec, fac
     there = elsewhere(changed(entries[spec], **{key: entries[spec].metrics[-1][key] * factor}), cpu="another")
     found = verify(there)
     assert found.state == state
-    assert "another cpu" in found.reason
-    assert (key in found.reason) == (state == "differs")
+    assert found.reason.startswith("another cpu; ")
+    assert f"{key} {there.metrics[-1][key]:.4g} in the ledger" in found.reason
+
+
+def test_on_another_machine_a_chaotic_run_may_differ_by_the_spread_of_its_seeds(entries):
+    """The spread is that of the same settings; of a run without other seeds, the largest of its network."""
+
+    def seeds(*values, **fields):
+        spec = dataclasses.replace(TEXT, **fields)
+        return [
+            dataclasses.replace(
+                changed(entries[TEXT], test_perplexity=value), spec=dataclasses.replace(spec, seed=seed)
+            )
+            for seed, value in enumerate(values, start=1)
+        ]
+
+    value = entries[TEXT].metrics[-1]["test_perplexity"]
+    there = elsewhere(changed(entries[TEXT], test_perplexity=1.2 * value), cpu="another")
+    chaotic, calm = (value, 1.1 * value, 1.2 * value), (value, 1.001 * value, 1.002 * value)
+    assert verify(there, others=seeds(*chaotic)).state == "close"
+    assert "tolerance 36%" in verify(there, others=seeds(*chaotic)).reason, "four standard deviations of 0.1 in 1.1"
+    assert verify(there, others=seeds(*calm)).state == "differs"
+    assert verify(there, others=[*seeds(*calm), *seeds(*chaotic, lr=1.0)]).state == "differs"
+    assert verify(there, others=seeds(*chaotic, lr=1.0)).state == "close"
+    assert verify(there, others=seeds(*chaotic, lr=1.0, layers=2)).state == "differs", "another network"
 
 
 def test_the_last_epoch_that_both_have_is_compared(entries):

@@ -7,6 +7,7 @@ was trained in, and a checksum of the line. Lines are sorted by the name of the 
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -171,12 +172,16 @@ def _line(entry: Entry | Suggested) -> str:
 
 
 def _read(path: Path, kind: Any) -> list[Any]:
-    found = []
     try:
-        lines = read_regular(path).splitlines()
+        return _parse(path, kind, read_regular(path))
     except OSError as error:
         raise LabError(f"{path}: cannot be read ({error.strerror or error}); restore it from its repository") from None
-    for number, line in enumerate(lines, start=1):
+
+
+@functools.lru_cache(maxsize=64)  # a page of results reads every file five times
+def _parse(path: Path, kind: Any, text: bytes) -> list[Any]:
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
         try:
             found.append(kind.from_dict(verified(parse_json(line, dict))))
         except DamagedError as error:

@@ -169,7 +169,7 @@ class RunSpec:
         """The run's name: a hash of the fields that are not None, so that new ones do not rename old runs."""
         return _hash(self.to_dict())
 
-    @property
+    @functools.cached_property
     def names(self) -> list[str]:
         """The name, then the names that version 0.1 gave to equal specs with whole numbers written without a dot."""
         whole = {key for key, value in self.options.items() if _is_whole(value)}
@@ -182,7 +182,7 @@ class RunSpec:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
-        return {**dataclasses.asdict(self), "opt": self.options}
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)} | {"opt": self.options}
 
     def to_json(self) -> str:
         """The fields as one line of JSON, always in the same order."""

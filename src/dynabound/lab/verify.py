@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import random
+import statistics
 import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from dynabound.lab.ledger import Entry
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import catalog, datasets, optimizers
 from dynabound.lab.train import DECISIVE, Progress, Result, train
 
-__all__ = ["POINTS", "RATIO", "Outcome", "sample", "verify"]
+__all__ = ["POINTS", "RATIO", "SPREADS", "Outcome", "sample", "verify"]
 
-POINTS, RATIO = 3.0, 0.05
-"""How much the results of a run may differ on another machine: points of accuracy, or a share of perplexity."""
+POINTS, RATIO, SPREADS = 3.0, 0.05, 4.0
+"""How much the results of a run may differ on another machine: points of accuracy, or a share of perplexity; or so many
+standard deviations over the seeds of its settings, if that is more. Where training is chaotic, as SGD's with a large
+step size, other rounding has the effect of another seed."""
 
 
 @dataclass(frozen=True)
@@ -43,12 +48,14 @@ def verify(
     trusted: tuple[str, ...] = (),
     data_dir: str | Path | None = None,
     progress: Callable[[Progress], None] | None = None,
+    others: Iterable[Entry] = (),
 ) -> Outcome:
     """Train the run of ``entry`` again, on this CPU, and compare.
 
     The metrics must be equal bit for bit if the CPU model, the versions of torch and dynabound, the number of threads
-    and the data are those of the entry; otherwise the results of the last epoch must agree within POINTS or RATIO. An
-    optimizer of another package is imported only if it is ``trusted``.
+    and the data are those of the entry; otherwise the results of the last epoch must agree within POINTS or RATIO, or
+    within SPREADS standard deviations over the seeds among the ``others`` of the ledger. An optimizer of another
+    package is imported only if it is ``trusted``.
     """
     spec = entry.spec
     if ":" in spec.optimizer and spec.optimizer not in trusted:
@@ -60,7 +67,7 @@ def verify(
     try:
         with tempfile.TemporaryDirectory() as folder:
             result = train(spec, Store(folder), data_dir=data_dir, progress=progress)
-            return _compare(entry, result, result.run.environment()[-1])
+            return _compare(entry, result, result.run.environment()[-1], others)
     except optimizers.OptimizerError as error:  # its package is not installed
         return Outcome(entry, "not compared", str(error))
     finally:
@@ -72,7 +79,7 @@ def _threads(entry: Entry) -> int:
     return threads if isinstance(threads, int) and 1 <= threads <= 256 else 1
 
 
-def _compare(entry: Entry, result: Result, here: dict[str, Any]) -> Outcome:
+def _compare(entry: Entry, result: Result, here: dict[str, Any], others: Iterable[Entry]) -> Outcome:
     other = [key for key in (*DECISIVE, "data") if any(session.get(key) != here[key] for session in entry.environment)]
     if "data" in other:
         return Outcome(entry, "not compared", f"trained on other data ({entry.environment[-1].get('data')})")
@@ -82,15 +89,27 @@ def _compare(entry: Entry, result: Result, here: dict[str, Any]) -> Outcome:
         return Outcome(entry, "identical", "bit for bit")
     if not other:
         return Outcome(entry, "differs", f"same machine, {_first_difference(entry, result)}")
-    far = [text for text, near in _last_epochs(entry, result) if not near]
+    compared = list(_last_epochs(entry, result, list(others)))
     where = f"another {' and '.join(other)}"
-    if far:
-        return Outcome(entry, "differs", f"{where}; {'; '.join(far)}")
-    return Outcome(entry, "close", f"{where}; the last epoch agrees within {_tolerance(entry)}")
+    far = [text for text, near in compared if not near]
+    return Outcome(entry, "differs" if far else "close", "; ".join([where, *(far or [text for text, _ in compared])]))
 
 
-def _tolerance(entry: Entry) -> str:
-    return f"{RATIO:.0%} of perplexity" if entry.spec.text else f"{POINTS:g} points"
+def _tolerance(entry: Entry, key: str, others: Iterable[Entry]) -> float:
+    """How much ``key`` of the last epoch may differ: in points, or as a share of perplexity.
+
+    The spread is that over the seeds of the entry's settings; if the ledger has fewer than three, the largest one of
+    the settings of its network.
+    """
+    seeds: dict[RunSpec, list[float]] = defaultdict(list)
+    for each in others:
+        if each.file == entry.file and each.state == "finished":
+            seeds[replace(each.spec, seed=0)].append(each.metrics[-1][key])
+    own = seeds.get(replace(entry.spec, seed=0), [])
+    groups = [values for values in ([own] if len(own) > 2 else seeds.values()) if len(values) > 2]
+    if entry.spec.text:
+        return max([RATIO, *(SPREADS * statistics.stdev(values) / statistics.fmean(values) for values in groups)])
+    return max([POINTS, *(SPREADS * 100 * statistics.stdev(values) for values in groups)])
 
 
 def _numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -105,7 +124,7 @@ def _first_difference(entry: Entry, result: Result) -> str:
     return f"{len(entry.metrics)} epochs in the ledger, {len(result.metrics)} here"
 
 
-def _last_epochs(entry: Entry, result: Result) -> Iterator[tuple[str, bool]]:
+def _last_epochs(entry: Entry, result: Result, others: Iterable[Entry]) -> Iterator[tuple[str, bool]]:
     """Of the last epoch that both have, for each split: the results as text, and whether they agree."""
     epochs = min(len(entry.metrics), len(result.metrics))
     if not epochs:
@@ -113,5 +132,7 @@ def _last_epochs(entry: Entry, result: Result) -> Iterator[tuple[str, bool]]:
     for split in ("train", "test"):
         key = f"{split}_{entry.spec.metric}"
         old, new = entry.metrics[epochs - 1][key], result.metrics[epochs - 1][key]
-        near = abs(new - old) <= RATIO * old if entry.spec.text else 100 * abs(new - old) <= POINTS
-        yield f"{key} {old:.4g} in the ledger, {new:.4g} here", near
+        tolerance = _tolerance(entry, key, others)
+        distance = abs(new - old) / old if entry.spec.text else 100 * abs(new - old)
+        within = f"{tolerance:.0%}" if entry.spec.text else f"{tolerance:.1f} points"
+        yield f"{key} {old:.4g} in the ledger, {new:.4g} here (tolerance {within})", distance <= tolerance

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from dynabound import _drawing
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Ledger
 from dynabound.lab.report import authors, markdown
@@ -23,7 +24,8 @@ def ledger(tiny, done, tmp_path):
 
 
 @pytest.mark.slow
-def test_it_says_where_adabound_is_better_and_where_not(tiny, ledger, tmp_path):
+def test_it_says_where_adabound_is_better_and_where_not(tiny, ledger, tmp_path, monkeypatch):
+    monkeypatch.setattr(_drawing, "FILE_KINDS", {"png": {}})
     path = tmp_path / "docs" / "results.md"
     assert markdown.write(list(STUDIES.values()), ledger, path) == 2
     text = path.read_text()

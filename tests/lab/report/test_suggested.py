@@ -76,7 +76,7 @@ def test_each_claim_can_fail(ends, words, expected):
     ("sgdm", "word", "counts"),
     [
         (96.95, "No: ", "on 2 of 2 networks, and worse by more on 0. "),
-        (99.5, "Sometimes: ", "on 0 of 2 networks, and worse by more on 2. "),
+        (99.5, "Yes: ", "on 0 of 2 networks, and worse by more on 2. "),
         (99.0, "Not decided: ", "on 0 of 2 networks, and worse by more on 0; on 2 the seeds do not decide. "),
     ],
 )

@@ -88,7 +88,7 @@ def test_a_failed_run_of_a_search_is_reported(tiny, monkeypatch, tmp_path):
 
 
 @pytest.mark.slow
-def test_theory_comes_from_its_files(tmp_path):
+def test_theory_comes_from_its_files(tiny, tmp_path):
     theorems.play("counterexample", tmp_path / "theory", lambda done, total: None)
     report = build([STUDIES["theory"]], "demo", tmp_path)
     (study,) = report.studies
@@ -123,6 +123,7 @@ def test_the_questions_at_the_top_are_answered_from_the_runs(tiny, done):
     first = {label: [seed.series("train")[0] for seed in curve.finished]
              for label, curve in ((c.row.label, c) for c in curves(tiny, "demo", Store(done / "runs")))}  # fmt: skip
     assert f"AdaBound: {sum(first['AdaBound']) / 3:.1f} %" in start
+    assert "of 1 networks" in start
     assert "of 1 networks" in end
     assert "times as long as one of Adam" in cost
 

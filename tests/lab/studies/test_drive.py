@@ -122,7 +122,7 @@ def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, don
     for folder in (killed, tmp_path / "whole"):
         cases.forget_seconds(Store(folder / "runs"))
         path = html.write(summary.build([tiny], "demo", folder), folder)
-        figure = (folder / "demo" / "figures" / "mnist.png").read_bytes()
+        figure = (folder / "demo" / "figures" / "mnist.svg").read_bytes()
         pages.append((path.read_text().replace(str(folder), "OUT"), figure))
     assert pages[0] == pages[1]
 

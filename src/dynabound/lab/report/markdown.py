@@ -28,8 +28,6 @@ from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, Study
 __all__ = ["build", "write"]
 
 _COMPARED = ("mnist", "cifar10", "ptb")
-_LEFT_OUT = ("learning-rates", "theory")
-"""Studies that a ledger cannot show: they need checkpoints, or have no runs."""
 _OUTCOMES = {HOLDS: "better", FAILS: "worse"}
 
 
@@ -75,7 +73,7 @@ def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFig
     for scale in (scale for scale in reversed(SCALES) if scale in scales):
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "runs")
-            chosen = [study for study in studies if study.name not in _LEFT_OUT]
+            chosen = [study for study in studies if study.name not in reuse.NOT_IN_LEDGERS]
             reuse.take(chosen, scale, store, ledger)
             found = {study.name: curves(study, scale, store) for study in chosen}
             shown = [study for study in chosen if _shown(study, found[study.name])]

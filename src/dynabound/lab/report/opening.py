@@ -15,7 +15,7 @@ from dynabound.lab.report.figures import Band, ReportFigure, draw_band, label_ax
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import ALPHA, mean
 from dynabound.lab.report.suggested import best_searched, tuning_steps
-from dynabound.lab.report.verdicts import FAILS, HOLDS, REPRODUCED, Check, judge
+from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_REPRODUCED, REPRODUCED, Check, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE
 
 if TYPE_CHECKING:
@@ -124,22 +124,26 @@ Curves = Mapping[str, Mapping[str, Curve]]
 """Finished curves by network and method."""
 
 
-def _answer(hits: int, total: int) -> str:
-    return "Yes" if hits == total else "No" if hits == 0 else "Not always"
+def _word(good: int, bad: int, total: int) -> str:
+    """The answer, if ``good`` of ``total`` networks are decided in favour and ``bad`` against."""
+    if bad:
+        return "Not always" if good else "No"
+    return "Yes" if good == total else "Yes, where decided" if good else "Not decided"
 
 
 def _start(panels: Curves, checks: Sequence[Check]) -> Question | None:
     shown = {name: curves for name, curves in panels.items() if REFERENCE in curves and curves[REFERENCE].finished}
     if not shown:
         return None
-    decided = sum(each.verdict == REPRODUCED for each in checks)
-    nearer = sum(each.difference is not None and each.difference > 0 for each in checks)
+    checks = [each for each in checks if each.difference is not None]  # the runs of the others have not ended
+    nearer, farther = (sum(each.verdict == verdict for each in checks) for verdict in (REPRODUCED, NOT_REPRODUCED))
     name, curves = list(shown.items())[-1]
     labels = (same_start(curves), REFERENCE, "SGDM")
     first = {label: mean([FIRST.of(seed) for seed in curves[label].finished]) for label in labels}
     answer = (
-        f"{_answer(nearer, len(checks))}: after one epoch AdaBound with Adam's step size is nearer to Adam than to "
-        f"SGDM on {nearer} of {len(checks)} networks; this is decided on {decided}. Training accuracy on {name}: "
+        f"{_word(nearer, farther, len(checks))}: after one epoch AdaBound with Adam's step size is nearer to Adam than "
+        f"to SGDM on {nearer} of {len(checks)} networks, and nearer to SGDM on {farther}"
+        f"{_undecided(len(checks) - nearer - farther)}. Training accuracy on {name}: "
         f"{'; '.join(f'{label}: {value:.1f} %' for label, value in first.items())}."
     )
     bands = tuple(Band(label, False, [seed.series("train")[: max(4, seed.spec.epochs // 6)]
@@ -188,8 +192,7 @@ def _decided(panels: Curves, others: Mapping[str, str], low: float = 0.0) -> tup
 def _as_good_as(panels: Curves, others: Mapping[str, str], name: str) -> tuple[str, str]:
     """Whether AdaBound ends as well as another method of each network: a word, and a text with the others' ``name``."""
     good, worse = _decided(panels, others, low=-SAME)
-    word = "Not always" if worse else "Yes" if good == len(panels) else "Yes, where decided" if good else "Not decided"
-    return word, (
+    return _word(good, worse, len(panels)), (
         f"at most {SAME:g} points of accuracy, or percent of perplexity, worse than {name} on {good} of {len(panels)} "
         f"networks, and worse by more on {worse}{_undecided(len(panels) - good - worse)}"
     )
@@ -250,7 +253,13 @@ def _suggestions(panels: Curves) -> list[str]:
     ]
 
 
-_NO = {"Yes": "No", "Yes, where decided": "No, where decided", "Not always": "Sometimes", "Not decided": "Not decided"}
+_NO = {
+    "Yes": "No",
+    "Yes, where decided": "No, where decided",
+    "Not always": "Sometimes",
+    "No": "Yes",
+    "Not decided": "Not decided",
+}
 """From the answers to "does it end as well without?" to those to "do I have to?"."""
 
 
@@ -280,11 +289,12 @@ def _cost(panels: Curves) -> Question | None:
     if not dots:
         return None
     ours = [dot.value for dot in dots if dot.label == "AdaBound"]
+    low, high = min(ours), max(ours)
+    word = "More than Adam" if low > 1 else "Less than Adam" if high < 1 else "As much as Adam, as far as one can tell"
     answer = (
-        f"An epoch of AdaBound took {statistics.median(ours):.2f} times as long as one of Adam (median over "
-        f"{len(ours)} networks; {min(ours):.2f} to {max(ours):.2f}). It keeps as much state as Adam, two numbers per "
-        "parameter. AdaBound has its C kernel, and Adam is torch's default, which is not fused. The runs shared a "
-        "machine, so these times are rough."
+        f"{word}: an epoch took {low:.2f} to {high:.2f} times as long as one of Adam, on {len(ours)} networks. The "
+        "runs shared a machine, so these times are rough; dynabound bench compares single steps. AdaBound keeps as "
+        "much state as Adam, two numbers per parameter."
     )
     x = "seconds per epoch, relative to Adam's\n(median, and range over seeds)"
     return Question("What did it cost?", answer, DotsFigure("question-cost", "Time per epoch", tuple(dots), x, 1.0))

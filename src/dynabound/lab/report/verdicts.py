@@ -104,7 +104,9 @@ class Claim:
         verdict = UNDECIDED if not level.decided else words[0] if supported else words[1]
         hardest = "p_against" if self.joint and not supported else "p_for"
         shown: Comparison = max(self.comparisons, key=attrgetter(hardest))
-        margin = shown.estimate.margin(level.alpha)
+        # Evidence against one of several tests is corrected for their number, and so is its interval.
+        tests = 1 if supported or self.joint else len(self.comparisons)
+        margin = shown.estimate.margin(level.alpha / tests)
         known = math.isfinite(margin)
         return Check(
             self.text,

@@ -10,7 +10,10 @@ from dynabound.lab.studies import suggestions
 from dynabound.lab.studies.plan import plan
 from dynabound.lab.studies.recipes import Study
 
-__all__ = ["add", "take"]
+__all__ = ["NOT_IN_LEDGERS", "add", "published", "take"]
+
+NOT_IN_LEDGERS = ("learning-rates", "theory")
+"""Studies that a ledger cannot show: they need checkpoints, or have no runs."""
 
 
 def take(studies: Sequence[Study], scale: str, store: Store, ledger: Ledger) -> int:
@@ -27,6 +30,15 @@ def take(studies: Sequence[Study], scale: str, store: Store, ledger: Ledger) -> 
         for entry in found:
             entry.restore(store)
         taken += len(found)
+
+
+def published(studies: Sequence[Study], scale: str, store: Store) -> list[Study]:
+    """The studies of which ``store`` has ended runs, without those that a ledger cannot show."""
+    return [
+        study
+        for study in studies
+        if study.name not in NOT_IN_LEDGERS and any(run.state in ENDED for run in plan([study], scale, store))
+    ]
 
 
 def add(studies: Sequence[Study], scale: str, store: Store, ledger: Ledger) -> int:
