@@ -141,7 +141,7 @@ def _kilobytes(status: Path, name: str) -> int:
     return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
 
 
-def import_milliseconds(repetitions: int = 5) -> float:
+def import_milliseconds(repetitions: int) -> float:
     """Time of ``import dynabound`` with its optimizers after ``import torch``, in new interpreters."""
     code = "import time, torch; t = time.perf_counter(); import dynabound.optim; print(1e3 * (time.perf_counter() - t))"
     times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions)]

@@ -91,7 +91,7 @@ def test_bench(tmp_path, threads, monkeypatch):
     assert set(work["times_faster_than"]) == {"adabound", "torch_optimizer", "pytorch_optimizer"}
 
     monkeypatch.setattr(bench, "measure", lambda *options: work)
-    monkeypatch.setattr(bench, "import_milliseconds", lambda: 12.3)
+    monkeypatch.setattr(bench, "import_milliseconds", lambda repetitions: 12.3)
     shown = run("bench", "small").stdout
     assert "Milliseconds per step" in shown
     assert "AdaBound / fused Adam" in shown
