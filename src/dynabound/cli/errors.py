@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -75,6 +76,9 @@ def _sigterm_as_ctrl_c() -> Iterator[list[int]]:
         signal.signal(signal.SIGTERM, before)
         raise KeyboardInterrupt
 
+    if threading.current_thread() is not threading.main_thread():  # a handler can be set only there
+        yield received
+        return
     before = signal.signal(signal.SIGTERM, end)
     try:
         yield received
