@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import stat
@@ -65,7 +66,13 @@ def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
     return handle
 
 
-def read_regular(path: Path) -> bytes:
-    """The contents of ``path``, which must be a regular file."""
+MAX_BYTES = 1 << 28
+"""More than any file but a checkpoint has. A damaged one may claim to be larger than the memory."""
+
+
+def read_regular(path: Path, most: float = MAX_BYTES) -> bytes:
+    """The contents of ``path``, which must be a regular file of at most ``most`` bytes."""
     with open(open_regular(path), "rb") as file:
+        if os.fstat(file.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
         return file.read()

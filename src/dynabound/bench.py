@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from dynabound import AdaBound, AMSBound
+from dynabound.lab.engines.base import safe_path
 from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
 
@@ -144,5 +145,6 @@ def _kilobytes(status: Path, name: str) -> int:
 def import_milliseconds(repetitions: int) -> float:
     """Time of ``import dynabound`` with its optimizers after ``import torch``, in new interpreters."""
     code = "import time, torch; t = time.perf_counter(); import dynabound.optim; print(1e3 * (time.perf_counter() - t))"
-    times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions)]
+    with safe_path():
+        times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions)]
     return statistics.median(times)

@@ -1,5 +1,6 @@
 """The commands of the ledger: reproduce --reuse and --add-to, report --results, verify."""
 
+import dataclasses
 import json
 
 import pytest
@@ -133,3 +134,23 @@ def test_a_scale_without_runs_is_named(one, tmp_path):
     result = run("report", "mnist", "--scale", "paper", "--results", one.root, "--out", tmp_path / "page")
     assert result.exit_code == 1
     assert "has no runs of mnist at paper scale; give another --scale" in result.output
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        (dict(hidden=10**12), "of memory"),
+        (dict(optimizer="adam", opt=dict(capturable=True)), "cannot make a step"),
+        (dict(optimizer="module:[/x]\x1b[2J"), "is not one of the studies' optimizers"),
+    ],
+)
+def test_verify_survives_what_anyone_may_have_written_into_a_ledger(fields, reason, one, tmp_path):
+    (entry,) = one.entries().values()
+    hostile = Ledger(tmp_path / "hostile")
+    hostile.add([dataclasses.replace(entry, spec=dataclasses.replace(SPEC, lr=0.1, **fields))])
+    result = run("verify", "--results", hostile.root)
+    assert result.exit_code == 0, result.output
+    assert "1 not compared" in result.output
+    assert "\x1b[2J" not in result.output
+    (found,) = json.loads(run("verify", "--results", hostile.root, "--json").stdout)
+    assert reason in found["reason"]

@@ -15,6 +15,7 @@ from dynabound.lab.engines.ray_driver import RayEngine
 def inspect(address: str, folder: str) -> None:
     """Start Ray with its files in ``folder``, without a home directory, and write what can be seen to found.json."""
     import psutil
+    import ray  # as an optimizer's module may do, before the engine sets the variables that it reads
 
     os.environ |= {"HOME": "/nonexistent", "RAY_TMPDIR": folder}
     os.environ.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
@@ -22,7 +23,7 @@ def inspect(address: str, folder: str) -> None:
     signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
     with RayEngine(address) as engine:
         os.kill(os.getpid(), signal.SIGTERM)
-        token, gcs = os.environ["RAY_AUTH_TOKEN"], sys.modules["ray"].get_runtime_context().gcs_address
+        token, gcs = os.environ["RAY_AUTH_TOKEN"], ray.get_runtime_context().gcs_address
         processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
         pids = {process.pid for process in processes}
         tcp = [c for c in psutil.net_connections("tcp") if c.status == "LISTEN" and c.pid in pids]
@@ -33,6 +34,7 @@ def inspect(address: str, folder: str) -> None:
             "files_with_token": [str(path) for path in Path(folder).rglob("*") if token.encode() in contents(path)],
             "jobs": engine.jobs,
             "signals": received,
+            "imports_from_here": os.getcwd() in ray.get(ray.remote(lambda: sys.path).remote()),
         }
         stranger = {key: value for key, value in os.environ.items() if not key.startswith("RAY_AUTH")}
         command = [sys.executable, "-c", f"import ray; ray.init({gcs!r}); print('connected')"]

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from dynabound._files import write_whole
+from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
 from dynabound.lab.train import train
@@ -109,6 +111,21 @@ def test_json_of_another_shape_is_damage_and_training_repairs_it(contents, copy,
     result = train(SPEC, Store(copy.folder.parent))
     assert [line["test_loss"] for line in result.metrics] == [line["test_loss"] for line in finished.metrics()]
     assert copy.status()["state"] == "finished"
+
+
+def test_a_link_to_itself_does_not_hide_the_others(copy):
+    root = copy.folder.parent
+    before = [run.name for run in Store(root).runs()]
+    (root / "circle").symlink_to("circle")
+    assert [run.name for run in Store(root).runs()] == before
+
+
+@pytest.mark.parametrize("name", ["spec.json", "status.json", "metrics.jsonl"])
+def test_a_file_larger_than_the_memory_is_not_read(name, copy):
+    os.truncate(copy.folder / name, 1 << 40)
+    answer = CliRunner().invoke(app, ["runs", f"--out={copy.folder.parent}"])
+    assert answer.exit_code == 0, answer.output
+    assert copy.name in answer.stdout
 
 
 @pytest.mark.parametrize("name", ["spec.json", "status.json", "metrics.jsonl", "environment.json", "lock"])

@@ -10,17 +10,18 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.progress import TaskID
 
-from dynabound.cli.checks import check_readable
-from dynabound.cli.errors import check_folder
+from dynabound.cli.checks import check_memory, check_optimizer, check_readable
+from dynabound.cli.errors import CommandError, check_folder, printable
 from dynabound.cli.options import DataDir, Json, examples, one_of
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab.describe import describe
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Entry, Ledger
-from dynabound.lab.spec import SCALES
+from dynabound.lab.spec import SCALES, RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import reuse
 from dynabound.lab.studies import theory as theorems
@@ -174,11 +175,29 @@ def _train_again(
     outcomes = []
     with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
         for place, entry in enumerate(chosen, start=1):
-            task = bar.add_task(f"{place} of {len(chosen)}: {describe(entry.spec)}", total=None)
+            text = f"{place} of {len(chosen)}: {printable(describe(entry.spec))}"
+            task = bar.add_task(escape(text), total=None)
 
             def progress(now: Progress, task: TaskID = task) -> None:
                 bar.update(task, completed=now.step, total=now.steps)
 
-            outcomes.append(train_again(entry, trusted, data_dir, progress, entries.values()))
+            reason = _refusal(entry.spec, trusted)
+            outcomes.append(
+                Outcome(entry, "not compared", reason)
+                if reason
+                else train_again(entry, trusted, data_dir, progress, entries.values())
+            )
             bar.remove_task(task)
     return outcomes
+
+
+def _refusal(spec: RunSpec, trusted: Sequence[str]) -> str:
+    """Why this machine cannot train a run of a ledger, which anyone may have written; empty if it can, or may not."""
+    if ":" in spec.optimizer and spec.optimizer not in trusted:
+        return ""  # it is not trained, and its package not imported
+    try:
+        check_memory(spec)
+        check_optimizer(spec, "cpu")
+    except (CommandError, LabError) as error:
+        return str(error)
+    return ""

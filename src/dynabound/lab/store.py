@@ -65,7 +65,7 @@ class Store:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for folder in self.root.iterdir():
                 # A folder may be removed at any moment, and one that cannot be read must not hide the others.
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                with contextlib.suppress(OSError):
                     if not folder.name.startswith("."):
                         ages[folder] = _age(folder)
         return [Run(folder) for folder in sorted(ages, key=lambda folder: (ages[folder], folder.name))]

@@ -1,6 +1,8 @@
 """Runs in processes that die, raise and are asked to stop."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -124,3 +126,18 @@ def test_jobs_default_to_the_cores_or_the_gpus(monkeypatch):
 
 def test_runs_that_are_added_while_others_run_are_executed_too(engine, tmp_path):
     cases.assert_added_runs_are_run(engine, Store(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.processes
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="PYTHONSAFEPATH is new in Python 3.11")
+def test_processes_import_nothing_from_the_working_directory(tmp_path):
+    """A file there may be called like a module that the workers import."""
+    for name in ("sklearn", "selectors"):
+        (tmp_path / f"{name}.py").write_text("open('executed', 'w')")
+    code = "import sys; sys.path.remove(''); from dynabound.__main__ import main; main()"
+    options = ["--optimizer=sgd", "--hidden=4", "--epochs=1", "--examples=64", "--seeds=1", "--jobs=1", "--json"]
+    command = [sys.executable, "-c", code, "tune", "digits", *options, f"--out={tmp_path / 'out'}"]
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=1800)
+    assert answer.returncode == 0, answer.stderr
+    assert not (tmp_path / "executed").exists()

@@ -244,6 +244,7 @@ def test_a_ray_of_its_own_is_closed_to_other_users():
     assert found["commands_with_token"] == found["files_with_token"] == []
     assert found["stranger"] == ""
     assert found["jobs"] >= 1
+    assert not found["imports_from_here"]
     assert found["signals"] == [signal.SIGTERM], "Ray has replaced the handler"
 
 

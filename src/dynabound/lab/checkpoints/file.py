@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +46,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 def read(path: Path) -> Loaded:
     """The state in ``path``; DamagedError if a bit has changed, or if reading it would run code."""
-    contents = read_regular(path)
+    contents = read_regular(path, most=math.inf)
     if contents.startswith(_OLD_HEADER):
         header, contents = contents[: len(_OLD_HEADER) + 65], contents[len(_OLD_HEADER) + 65 :]
         expected = header[len(_OLD_HEADER) :].decode(errors="replace").strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing
 import os
@@ -21,8 +22,8 @@ from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
 
 __all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "explain", "handle_crash", "limit_threads", "record_failure", "run_with_events", "start_process",
-           "threads"]  # fmt: skip
+           "explain", "handle_crash", "limit_threads", "record_failure", "run_with_events", "safe_path",
+           "start_process", "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 PROGRESS_INTERVAL = 0.2
@@ -112,12 +113,27 @@ def _process_context() -> Any:
     return context
 
 
+@contextlib.contextmanager
+def safe_path() -> Iterator[None]:
+    """Keep Python processes that are started here from importing files of the working directory (Python ≥ 3.11)."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
+
+
 def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
     """Start ``target(connection, *arguments)`` in a process; return our end of the connection, and the process."""
     context = _process_context()
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
-    process.start()
+    with safe_path():
+        process.start()
     theirs.close()  # otherwise the connection would stay open after the process has ended
     return ours, process
 

@@ -40,6 +40,9 @@ def connected(address: str | None, modules: Sequence[str]) -> Iterator[Any]:
     options["log_to_driver"] = False  # the terminal shows the progress of the runs
     with contextlib.ExitStack() as stack:
         try:
+            # Without a folder of their own, Ray's workers would import files of this process's working directory.
+            empty = stack.enter_context(tempfile.TemporaryDirectory(prefix="dynabound-"))
+            options["runtime_env"]["working_dir"] = empty
             if private:
                 options |= stack.enter_context(_private_options(ray))
             else:
@@ -84,6 +87,8 @@ def _import_ray(private: bool) -> Any:
         import ray
     except ModuleNotFoundError as error:
         raise LabError(f"--engine ray: {missing(error, 'ray')}") from None
+    if private:  # somebody may have imported it before
+        setattr(importlib.import_module("ray._private.ray_constants"), "ENABLE_RAY_CLUSTER", False)  # noqa: B010
     return ray
 
 

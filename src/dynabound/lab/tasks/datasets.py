@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 
 from dynabound._extras import missing
+from dynabound._files import read_regular
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks.catalog import SOURCES, TASKS, folder_of
 
@@ -134,7 +135,7 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
     if not path.is_file():
         path = folder / file
     try:
-        contents = path.read_bytes()
+        contents = read_regular(path.resolve())  # data may be links, but not FIFOs or devices
         if path.suffix == ".gz":
             contents = gzip.decompress(contents)
     except FileNotFoundError:
