@@ -14,6 +14,12 @@ from helpers.cases import backends
 from helpers.small_network import network, through_disk, train
 
 
+def emptied():
+    tensor = torch.zeros(3)
+    tensor.untyped_storage().resize_(0)
+    return tensor
+
+
 def assert_same(a, b):
     for p, q in zip(a.parameters(), b.parameters(), strict=True):
         assert torch.equal(p, q)
@@ -198,6 +204,10 @@ def damaged(state, change):
         (
             lambda s: s["state"][3].update(exp_avg=torch.zeros(3, device="meta")),
             "exp_avg of parameter 3 is on the meta",
+        ),
+        (
+            lambda s: s["state"][3].update(exp_avg=emptied()),
+            "exp_avg of parameter 3 has no data, because its storage was resized to 0",
         ),
         (
             lambda s: s["state"][3].update(exp_avg=torch.zeros(3) * 1j),

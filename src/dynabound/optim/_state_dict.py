@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dynabound._dtensor import is_dtensor, shard_like
 from dynabound.optim._state import state_dtype, step_device
-from dynabound.optim._validate import normalize
+from dynabound.optim._validate import is_emptied, normalize
 
 # The loading optimizer chooses the backend: the checkpoint may come from another machine.
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
@@ -166,6 +166,8 @@ def _check_match(name: str, moment: Tensor, param: Tensor) -> None:
         )
     if moment.is_meta and not param.is_meta:
         raise ValueError(f"{name} is on the meta device: the checkpoint has no data; load it with map_location='cpu'")
+    if is_emptied(moment):
+        raise ValueError(f"{name} has no data, because its storage was resized to 0: load the checkpoint again")
     if is_dtensor(moment) and not is_dtensor(param):
         raise ValueError(
             f"{name} is a DTensor, but the parameter is not: save full tensors with torch.distributed.checkpoint."

@@ -134,10 +134,15 @@ def _memory_problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> s
     if type(param) in PLAIN and torch._debug_has_internal_overlap(param) == 1:
         return "is an expanded tensor, whose elements share memory: use clone()"
     for name, tensor in (("it", param), ("its gradient", grad), *[("a moment of it", moment) for moment in moments]):
-        inspectable = type(tensor) in PLAIN and not (tensor.is_meta or tensor._is_zerotensor())
-        if inspectable and tensor.numel() and tensor.untyped_storage().nbytes() == 0:
+        if is_emptied(tensor):
             return f"cannot be updated, because the storage of {name} was resized to 0"
     return None
+
+
+def is_emptied(tensor: Tensor) -> bool:
+    """Whether the storage of a tensor with elements was resized to 0: reading it would crash the process."""
+    inspectable = type(tensor) in PLAIN and not (tensor.is_meta or tensor._is_zerotensor())
+    return inspectable and tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
 
 
 def warn_about_schedules(param_groups: list[dict[str, Any]]) -> bool:
