@@ -75,13 +75,11 @@ class RankRaises(torch.optim.SGD):
         return super().step(closure)
 
 
-def suggest_or_die(spec, store, data_dir, *_):
-    """Suggest step sizes; the first call for a folder that exists, and every call for any other, dies."""
-    from dynabound.lab.studies.suggestions import compute
-
-    died = Path(data_dir) / "died"
+def write_or_die(path: Path):
+    """Write the file; the first call in a folder that exists, and every call in any other, dies."""
+    died = path.parent / "died"
     if not died.exists():
         if died.parent.exists():
             died.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return compute(spec, store)
+    path.touch()

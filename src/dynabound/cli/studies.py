@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from dynabound.lab.describe import describe
 from dynabound.lab.engines.base import cores
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
+from dynabound.lab.engines.tasks import run_tasks
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Ledger
 from dynabound.lab.report.statistics import mean, std
@@ -106,10 +108,8 @@ def reproduce(
         store,
         place,
         as_json,
-        lambda: _suggest(chosen, scale, store, EngineOptions(**engine), as_json),
+        lambda: _prepare(chosen, scale, out, EngineOptions(**engine), as_json),
     )
-    if any(not study.rows for study in chosen):
-        _run_theory(out / "theory", as_json)
     print_report(chosen, scale, out, add_to, as_json)
     if failed:
         echo(f"{failed} runs failed; the report shows why; run the same command again to retry them", err=True)
@@ -181,18 +181,23 @@ def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: Engine
     drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find
 
 
-def _suggest(chosen: Sequence[Study], scale: str, store: Store, options: EngineOptions, quiet: bool) -> None:
-    """Find the step sizes that AdaBound and AMSBound still lack."""
+def _prepare(chosen: Sequence[Study], scale: str, out: Path, options: EngineOptions, quiet: bool) -> None:
+    """Find the step sizes that AdaBound and AMSBound still lack, and compute the theory's demonstrations."""
     from dynabound.lab.studies import suggestions
 
-    specs = suggestions.missing(chosen, scale, store)
+    store, jobs = Store(out / "runs"), options.jobs or cores()
+    device = options.device if options.engine == "local" else "cpu"
+    tasks: list[Callable[[], object]] = [
+        partial(suggestions.compute, spec, store, options.data_dir, device, jobs)
+        for spec in suggestions.missing(chosen, scale, store)
+    ]
+    if any(not study.rows for study in chosen):
+        tasks += [partial(theorems.play, name, out / "theory") for name in theorems.missing(out / "theory")]
     console = Console(stderr=True)
-    hidden = quiet or not specs or not console.is_terminal
+    hidden = quiet or not tasks or not console.is_terminal
     with Bar(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("suggesting step sizes of AdaBound", total=len(specs))
-        device = options.device if options.engine == "local" else "cpu"
-        suggestions.prepare(specs, store, options.jobs or cores(), options.data_dir, device,
-                            lambda done: bar.update(task, completed=done))  # fmt: skip
+        task = bar.add_task("step sizes of AdaBound, and theorems", total=len(tasks))
+        run_tasks(tasks, jobs, lambda done: bar.update(task, completed=done))
 
 
 def _run(
@@ -208,20 +213,6 @@ def _run(
         with board(lambda: engine.jobs, quiet) as shown:
             drive.complete(source, store, engine, shown.begin, shown.listen)
             return shown.failed
-
-
-def _run_theory(folder: Path, quiet: bool) -> None:
-    names = theorems.missing(folder)
-    if not names:
-        return
-    with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        for name in names:
-            task = bar.add_task(name, total=None)
-
-            def progress(done: int, total: int, task: Any = task) -> None:
-                bar.update(task, completed=done, total=total)
-
-            theorems.play(name, folder, progress)
 
 
 @examples(

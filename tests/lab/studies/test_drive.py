@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dynabound.cli import app
+from dynabound.cli import app, studies
 from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.report import html, summary
@@ -305,13 +305,13 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
 def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
-        theorems.play("theorem-3", tmp_path / "file", lambda done, total: None)
+        theorems.play("theorem-3", tmp_path / "file")
 
 
 @pytest.mark.parametrize(
     ("arguments", "during"),
     [
-        (["reproduce", "theory"], (theorems, "play")),
+        (["reproduce", "theory"], (studies, "run_tasks")),
         (["reproduce", "mnist"], (html, "write")),
         (["report", "mnist"], (html, "write")),
     ],

@@ -15,7 +15,6 @@ from dynabound.lab.studies import plan, recipes, suggestions
 from dynabound.lab.studies.plan import losses
 from dynabound.lab.studies.recipes import DEFAULTS
 from dynabound.tuning import Suggestion, rule, suggest
-from helpers import deadly
 from helpers import tiny_studies as cases
 
 SMALL = dict(task="digits", hidden=4, epochs=20, examples=320, batch_size=32)  # 200 steps
@@ -115,32 +114,11 @@ def test_the_suggestion_for_another_run_is_not_used(study, tmp_path):
     assert suggestions.read(spec, store) is None
 
 
-@pytest.mark.processes
-def test_a_process_that_dies_is_replaced_once(study, tmp_path, monkeypatch):
-    store, specs, done = Store(tmp_path / "runs"), [RunSpec(**SMALL)], []
-    monkeypatch.setattr(suggestions, "compute", deadly.suggest_or_die)
-    with pytest.raises(LabError, match="a process that suggests step sizes died; run the same command again"):
-        suggestions.prepare(specs, store, jobs=1, data_dir=tmp_path / "often")
-    suggestions.prepare(specs, store, jobs=1, data_dir=tmp_path, progress=done.append)
-    assert suggestions.read(specs[0], store)
-    assert done == [1]
-
-
 def test_what_cannot_be_suggested_is_an_error_that_names_it(tmp_path):
     short = RunSpec(**{**SMALL, "epochs": 1})
     with pytest.raises(LabError, match=r"no step sizes for digits perceptron adabound: steps=10"):
         suggestions.compute(short, Store(tmp_path / "runs"))
     assert not (tmp_path / "suggestions").exists()
-
-
-@pytest.mark.processes
-def test_several_are_made_in_processes(study, tmp_path):
-    store, done = Store(tmp_path / "runs"), []
-    specs = [RunSpec(**SMALL, optimizer=name) for name in ("adabound", "amsbound")]
-    suggestions.prepare(specs, store, jobs=2, progress=done.append)
-    assert done == [1, 2]
-    assert all(suggestions.read(spec, store) for spec in specs)
-    suggestions.prepare([], store, jobs=2)
 
 
 def test_published_suggestions_follow_from_their_races_by_the_present_rule():

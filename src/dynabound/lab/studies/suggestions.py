@@ -5,22 +5,17 @@ Adam can use the initial step size, and SGD the final one.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import signal
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checksums import parse_json, signed, verified
-from dynabound.lab.engines.base import MAX_CRASHES, explain, start_process, threads
-from dynabound.lab.errors import DamagedError, LabError
+from dynabound.lab.engines.base import threads
+from dynabound.lab.errors import DamagedError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies.recipes import Row, Study
@@ -28,7 +23,7 @@ from dynabound.lab.tasks.download import obtain
 from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
-__all__ = ["apply", "compute", "missing", "needed", "prepare", "read", "stand_in", "write"]
+__all__ = ["apply", "compute", "missing", "needed", "read", "stand_in", "write"]
 
 _OLD = frozenset({"spec", "suggestion"})  # the keys of files that have no checksum
 _UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run must differ from the one at the defaults
@@ -99,66 +94,3 @@ def write(spec: RunSpec, found: Suggestion, store: Store) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     contents = signed({"spec": spec.to_dict(), "suggestion": found.to_dict()})
     write_whole(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
-
-
-def prepare(
-    specs: Sequence[RunSpec],
-    store: Store,
-    jobs: int,
-    data_dir: str | Path | None = None,
-    device: str = "cpu",
-    progress: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Compute the suggestions for ``specs`` in ``jobs`` processes; after an interrupt, the completed ones are kept.
-
-    A process that dies is replaced; LabError if one dies ``MAX_CRASHES`` times for the same spec.
-    """
-    waiting, crashes, done = list(specs), Counter[RunSpec](), 0
-    running: dict[Any, tuple[Any, RunSpec]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                spec = waiting.pop(0)
-                # Not a pool: its processes print a traceback if its semaphores are gone before they have started.
-                connection, process = start_process(_work, compute, spec, store, data_dir, device, jobs)
-                running[connection] = process, spec
-            for connection in wait(list(running)):
-                process, spec = running.pop(connection)
-                succeeded = _succeeded(connection)
-                process.join()
-                if succeeded:
-                    done += 1
-                    progress(done)
-                    continue
-                crashes[spec] += 1
-                waiting.append(spec)
-                if crashes[spec] >= MAX_CRASHES:
-                    raise LabError("a process that suggests step sizes died; run the same command again")
-    finally:
-        for process, _ in running.values():
-            process.kill()
-            process.join()
-
-
-def _succeeded(connection: Any) -> bool:
-    """Whether a process has done its work; False if it died, LabError if it failed."""
-    try:
-        error: str = connection.recv()
-    except (EOFError, OSError):
-        return False
-    finally:
-        connection.close()
-    if error:
-        raise LabError(error.strip().rpartition("\n")[-1])  # the last line of a traceback is the error
-    return True
-
-
-def _work(connection: Any, compute: Callable[..., Suggestion], *arguments: Any) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the parent decides what to do
-    try:
-        compute(*arguments)
-        error = ""
-    except Exception as problem:
-        error = explain(problem)
-    with contextlib.suppress(OSError):  # the parent is gone
-        connection.send(error)

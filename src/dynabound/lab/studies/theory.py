@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +22,11 @@ def missing(folder: Path) -> list[str]:
     return [name for name in NAMES if read(folder, name) is None]
 
 
-def play(name: str, folder: Path, progress: Callable[[int, int], None]) -> None:
+def play(name: str, folder: Path) -> None:
     """Compute one, and write its numbers and figures; LabError if they cannot be written."""
     from dynabound.theory.studies import DEMONSTRATIONS, write
 
-    demo = DEMONSTRATIONS[name](progress=progress)
+    demo = DEMONSTRATIONS[name]()
     try:
         write(demo, folder)
         sums = [f"{_digest(folder / file)}  {file}\n" for file in _files(name)]
