@@ -2,7 +2,7 @@
 
 import io
 import warnings
-from functools import partial
+from functools import cache, partial
 
 import adabound
 import numpy as np
@@ -17,15 +17,18 @@ from helpers.reference import Reference
 STEPS = 200
 
 
+@cache
 def gradients(dtype, shape=(5, 7), steps=STEPS, seed=0):
     """Gradients of very different scales, with elements whose gradient is always or sometimes zero."""
     generator = torch.Generator().manual_seed(seed)
     scale = 10 ** torch.linspace(-4, 1, shape[0] * shape[1], dtype=torch.float64).reshape(shape)
+    made = []
     for _ in range(steps):
         g = torch.randn(shape, generator=generator, dtype=torch.float64) * scale + 0.3 * scale
         g[0, 0] = 0
         g[1] *= torch.rand((), generator=generator).item() < 0.3
-        yield g.to(dtype)
+        made.append(g.to(dtype))
+    return made
 
 
 def start(dtype, shape=(5, 7)):
@@ -50,15 +53,16 @@ def test_equals_the_paper_in_float64(variant, backend, dtype):
     param = torch.nn.Parameter(start(dtype))
     reference = Reference(param.detach().double().numpy(), dtype=str(dtype)[6:], **VARIANTS[variant])
     optimizer = AdaBound([param], **options)
+    steps = []
     for t, grad in enumerate(gradients(dtype)):
         if t == STEPS // 2:
             optimizer = reload(optimizer, [param], **options)
         param.grad = grad.clone()
         optimizer.step()
         assert torch.equal(param.grad, grad)
-        expected = reference.step(grad.double().numpy())
-        tolerance = TOLERANCES[dtype]
-        np.testing.assert_allclose(param.detach().double().numpy(), expected, err_msg=f"step {t + 1}", **tolerance)
+        steps.append(np.stack([param.detach().double().numpy(), reference.step(grad.double().numpy())]))
+    found, expected = np.stack(steps, axis=1)
+    np.testing.assert_allclose(found, expected, **TOLERANCES[dtype])
 
 
 @pytest.mark.parametrize("backend", backends())
@@ -69,6 +73,7 @@ def test_equals_the_authors_package(options, package, backend):
     theirs = torch.nn.Parameter(param.detach().clone())
     optimizer, peer = AdaBound([param], **options, **backend), package.AdaBound([theirs], **options)
     schedulers = [torch.optim.lr_scheduler.MultiStepLR(o, [120], 0.1) for o in (optimizer, peer)]
+    found, expected = [], []
     for t, grad in enumerate(gradients(torch.float32)):
         if t == STEPS // 2:
             optimizer = reload(optimizer, [param], **options, **backend)
@@ -80,7 +85,9 @@ def test_equals_the_authors_package(options, package, backend):
             peer.step()
             for scheduler in schedulers:
                 scheduler.step()
-        torch.testing.assert_close(param, theirs, rtol=1e-6, atol=1e-6)
+        found.append(param.detach().clone())
+        expected.append(theirs.detach().clone())
+    torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=1e-6, atol=1e-6)
 
 
 def check_equal(make_ours, make_other, grads):

@@ -41,8 +41,12 @@ def cluster():
     from ray.cluster_utils import Cluster
 
     few = {"node_ip_address": "127.0.0.1", "object_store_memory": 80 << 20}
-    patient = {"worker_register_timeout_seconds": 600}  # on a loaded machine a process needs more than Ray's 60 s
-    head = {**few, "num_cpus": 0, "include_dashboard": False, "_system_config": patient}
+    config = {
+        "worker_register_timeout_seconds": 600,  # on a loaded machine a process needs more than Ray's 60 s
+        "enable_worker_prestart": False,  # no test uses a process without our code
+        "prestart_worker_first_driver": False,
+    }
+    head = {**few, "num_cpus": 0, "include_dashboard": False, "_system_config": config}
     cluster = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         cluster.add_node(**few, num_cpus=1)

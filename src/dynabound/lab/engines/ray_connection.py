@@ -118,6 +118,9 @@ def _private_options(ray: Any) -> Iterator[dict[str, Any]]:
             "_system_config": {
                 "enable_metrics_collection": False,  # it would listen on all interfaces
                 "worker_register_timeout_seconds": 600,  # on a loaded machine a process may need more than Ray's 60
+                # Processes that are started beforehand have no code of ours, and would be started in vain.
+                "enable_worker_prestart": False,
+                "prestart_worker_first_driver": False,
             },
         }
 
