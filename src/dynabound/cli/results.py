@@ -27,7 +27,7 @@ from dynabound.lab.studies import reuse
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.recipes import PEERS, STUDIES, Study, choose
 from dynabound.lab.train import Progress
-from dynabound.lab.verify import POINTS, RATIO, SPREADS, Outcome, sample
+from dynabound.lab.verify import MOST_POINTS, MOST_RATIO, POINTS, RATIO, SPREADS, Outcome, sample
 from dynabound.lab.verify import verify as train_again
 
 __all__ = ["AddTo", "Names", "OutDir", "Scale", "check_ledger", "print_report", "report", "verify"]
@@ -161,8 +161,9 @@ def verify(
         print_table(("run", "settings", "outcome", "why"), rows, wrap="why")
         counts = Counter(each.state for each in outcomes)
         echo(f"{', '.join(f'{runs} {state}' for state, runs in counts.items())}; bit for bit on the same machine, "
-             f"elsewhere within {POINTS:g} points of accuracy, {RATIO:.0%} of perplexity, or {SPREADS:g} standard "
-             "deviations over seeds")  # fmt: skip
+             f"elsewhere the first and the last epoch within {POINTS:g} points of accuracy or {RATIO:.0%} of "
+             f"perplexity; the last one also within {SPREADS:g} standard deviations over seeds, at most "
+             f"{MOST_POINTS:g} points or {MOST_RATIO:.0%}")  # fmt: skip
     if any(each.state == "differs" for each in outcomes):
         raise typer.Exit(1)
 

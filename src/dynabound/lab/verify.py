@@ -19,12 +19,14 @@ from dynabound.lab.store import Store
 from dynabound.lab.tasks import catalog, datasets, optimizers
 from dynabound.lab.train import DECISIVE, Progress, Result, train
 
-__all__ = ["POINTS", "RATIO", "SPREADS", "Outcome", "sample", "verify"]
+__all__ = ["MOST_POINTS", "MOST_RATIO", "POINTS", "RATIO", "SPREADS", "Outcome", "sample", "verify"]
 
 POINTS, RATIO, SPREADS = 3.0, 0.05, 4.0
-"""How much the results of a run may differ on another machine: points of accuracy, or a share of perplexity; or so many
-standard deviations over the seeds of its settings, if that is more. Where training is chaotic, as SGD's with a large
-step size, other rounding has the effect of another seed."""
+"""How much the results of a run may differ on another machine: points of accuracy, or a share of perplexity; in the
+last epoch also so many standard deviations over the seeds of its settings, if that is more. Where training is chaotic,
+as SGD's with a large step size, other rounding has the effect of another seed in the end, but not in the first epoch."""
+MOST_POINTS, MOST_RATIO = 10.0, 0.25
+"""The largest tolerance, whatever the spread."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,10 @@ def verify(
     """Train the run of ``entry`` again, on this CPU, and compare.
 
     The metrics must be equal bit for bit if the CPU model, the versions of torch and dynabound, the number of threads
-    and the data are those of the entry; otherwise the results of the last epoch must agree within POINTS or RATIO, or
-    within SPREADS standard deviations over the seeds among the ``others`` of the ledger. An optimizer of another
-    package is imported only if it is ``trusted``.
+    and the data are those of the entry; otherwise the results of the first epoch must agree within POINTS or RATIO,
+    and those of the last one too, or within SPREADS standard deviations over the seeds among the ``others`` of the
+    ledger, but not more than MOST_POINTS or MOST_RATIO. An optimizer of another package is imported only if it is
+    ``trusted``.
     """
     spec = entry.spec
     if ":" in spec.optimizer and spec.optimizer not in trusted:
@@ -89,7 +92,7 @@ def _compare(entry: Entry, result: Result, here: dict[str, Any], others: Iterabl
         return Outcome(entry, "identical", "bit for bit")
     if not other:
         return Outcome(entry, "differs", f"same machine, {_first_difference(entry, result)}")
-    compared = list(_last_epochs(entry, result, list(others)))
+    compared = list(_epochs(entry, result, list(others)))
     where = f"another {' and '.join(other)}"
     far = [text for text, near in compared if not near]
     return Outcome(entry, "differs" if far else "close", "; ".join([where, *(far or [text for text, _ in compared])]))
@@ -108,8 +111,9 @@ def _tolerance(entry: Entry, key: str, others: Iterable[Entry]) -> float:
     own = seeds.get(replace(entry.spec, seed=0), [])
     groups = [values for values in ([own] if len(own) > 2 else seeds.values()) if len(values) > 2]
     if entry.spec.text:
-        return max([RATIO, *(SPREADS * statistics.stdev(values) / statistics.fmean(values) for values in groups)])
-    return max([POINTS, *(SPREADS * 100 * statistics.stdev(values) for values in groups)])
+        spreads = [SPREADS * statistics.stdev(values) / statistics.fmean(values) for values in groups]
+        return min(MOST_RATIO, max([RATIO, *spreads]))
+    return min(MOST_POINTS, max([POINTS, *(SPREADS * 100 * statistics.stdev(values) for values in groups)]))
 
 
 def _numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -124,15 +128,16 @@ def _first_difference(entry: Entry, result: Result) -> str:
     return f"{len(entry.metrics)} epochs in the ledger, {len(result.metrics)} here"
 
 
-def _last_epochs(entry: Entry, result: Result, others: Iterable[Entry]) -> Iterator[tuple[str, bool]]:
-    """Of the last epoch that both have, for each split: the results as text, and whether they agree."""
+def _epochs(entry: Entry, result: Result, others: Iterable[Entry]) -> Iterator[tuple[str, bool]]:
+    """Of the first and the last epoch that both have, for each split: the results as text, and whether they agree."""
     epochs = min(len(entry.metrics), len(result.metrics))
-    if not epochs:
-        return
-    for split in ("train", "test"):
-        key = f"{split}_{entry.spec.metric}"
-        old, new = entry.metrics[epochs - 1][key], result.metrics[epochs - 1][key]
-        tolerance = _tolerance(entry, key, others)
-        distance = abs(new - old) / old if entry.spec.text else 100 * abs(new - old)
-        within = f"{tolerance:.0%}" if entry.spec.text else f"{tolerance:.1f} points"
-        yield f"{key} {old:.4g} in the ledger, {new:.4g} here (tolerance {within})", distance <= tolerance
+    for place in sorted({0, epochs - 1} if epochs else ()):
+        for split in ("train", "test"):
+            key = f"{split}_{entry.spec.metric}"
+            old, new = entry.metrics[place][key], result.metrics[place][key]
+            base = RATIO if entry.spec.text else POINTS
+            tolerance = _tolerance(entry, key, others) if place == epochs - 1 else base
+            distance = abs(new - old) / old if entry.spec.text else 100 * abs(new - old)
+            within = f"{tolerance:.0%}" if entry.spec.text else f"{tolerance:.1f} points"
+            text = f"epoch {place + 1}: {key} {old:.4g} in the ledger, {new:.4g} here (tolerance {within})"
+            yield text, distance <= tolerance
