@@ -24,7 +24,7 @@ __all__ = ["MOST_POINTS", "MOST_RATIO", "POINTS", "RATIO", "SPREADS", "Outcome",
 POINTS, RATIO, SPREADS = 3.0, 0.05, 4.0
 """How much the results of a run may differ on another machine: points of accuracy, or a share of perplexity; in the
 last epoch also so many standard deviations over the seeds of its settings, if that is more. Where training is chaotic,
-as SGD's with a large step size, other rounding has the effect of another seed in the end, but not in the first epoch."""
+as SGD's with a large step size, other rounding has the effect of another seed, but not in the first epoch."""
 MOST_POINTS, MOST_RATIO = 10.0, 0.25
 """The largest tolerance, whatever the spread."""
 
