@@ -16,8 +16,10 @@ pytestmark = pytest.mark.processes
 
 SPECS = {
     "perceptron": dict(task="digits", hidden=16, epochs=8, decay_after=4),
-    "resnet": dict(task="digits", model="resnet34", width=1 / 32, examples=512, epochs=16, optimizer="amsbound"),
-    "lstm": dict(task="pydoc", hidden=8, layers=2, examples=20_000, epochs=5, optimizer="adam"),
+    "resnet": dict(
+        task="digits", model="resnet34", width=1 / 32, examples=256, batch_size=16, epochs=6, optimizer="amsbound"
+    ),
+    "lstm": dict(task="pydoc", hidden=8, layers=2, examples=14_000, epochs=5, optimizer="adam"),
 }
 DEATHS = 20
 

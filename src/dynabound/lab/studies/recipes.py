@@ -56,7 +56,7 @@ SUGGESTED = ("demo", "laptop")
 
 SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "demo": {
-        "resnet34": ("AdaGrad", DEFAULTS["AMSBound"]),
+        "resnet34": ("AdaGrad", "AMSGrad", "AMSBound", DEFAULTS["AMSBound"]),
         "densenet121": ("AdaGrad", "AMSGrad", "AMSBound", *REFERENCES),
         "lstm-1": (DEFAULTS["AMSBound"],),
         "lstm-2": ("SGD", "Adam", "AdaBound", "AMSBound", *DEFAULTS.values()),
