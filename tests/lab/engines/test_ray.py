@@ -46,10 +46,9 @@ def cluster():
         "enable_worker_prestart": False,  # no test uses a process without our code
         "prestart_worker_first_driver": False,
     }
-    head = {**few, "num_cpus": 0, "include_dashboard": False, "_system_config": config}
+    head = {**few, "num_cpus": 1, "include_dashboard": False, "_system_config": config}
     cluster = Cluster(initialize_head=True, head_node_args=head)
-    for _ in range(2):
-        cluster.add_node(**few, num_cpus=1)
+    cluster.add_node(**few, num_cpus=1)
     yield cluster
     cluster.shutdown()
 
@@ -98,14 +97,16 @@ def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_
     lost, events = {}, []
     for event in cases.execute(connected, [first, second, *others], store):
         events.append(event)
-        if event.progress and event.progress.metrics and event.run in (first.name, second.name):
-            pid = trainer(store.run(first if event.run == first.name else second))
-            if event.run == first.name and not lost:
+        victim = event.run in (first.name, second.name) and event.run not in lost
+        if victim and event.progress and event.progress.metrics:
+            pid = trainer(store.find(event.run))
+            node = node_of(cluster, pid)
+            if node is cluster.head_node and not lost:
                 lost[event.run] = "process"
                 os.kill(pid, signal.SIGKILL)
-            elif event.run == second.name and lost.keys() == {first.name}:
+            elif node is not cluster.head_node and lost:
                 lost[event.run] = "node"
-                cluster.remove_node(node_of(cluster, pid), allow_graceful=False)
+                cluster.remove_node(node, allow_graceful=False)
     assert ends(events) == {spec.name: "finished" for spec in (first, second, *others)}
     assert {event.run: event.error for event in events if event.state == "retried"}.keys() == lost.keys()
     assert all(lost[event.run] in event.error for event in events if event.state == "retried")
