@@ -1,6 +1,4 @@
-"""Gradients of every kind: missing, sparse, infinite, expanded, in any memory order."""
-
-import copy
+"""Gradients of every kind: missing, infinite, expanded, in any memory order."""
 
 import numpy as np
 import pytest
@@ -9,7 +7,6 @@ from torch import nn
 
 from dynabound import AdaBound, AMSBound
 from dynabound.optim import _foreach, _fused, _loop
-from dynabound.optim.adabound import adabound
 from helpers.cases import backends
 from helpers.reference import Reference
 
@@ -118,111 +115,6 @@ def test_the_default_backend_without_the_kernel(monkeypatch):
         p.grad = torch.ones_like(p)
     AdaBound(params).step()
     assert used == [("_foreach", [3, 4096]), ("_loop", [5000])]
-
-
-@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
-@pytest.mark.parametrize("named", [False, True])
-@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
-@pytest.mark.parametrize("kind", ["coo", "csr"])
-def test_a_sparse_gradient_raises_before_any_update(kind, named, backend):
-    model = nn.ModuleDict({"first": nn.Linear(4, 4), "table": nn.Embedding(6, 4)})
-    table = model["table"].weight
-    optimizer = AMSBound(model.named_parameters() if named else model.parameters(), **backend)
-    for p in model.parameters():
-        p.grad = torch.ones_like(p)
-    before = copy.deepcopy(model.state_dict())
-    # torch rejects CSR in .grad, but the functional form can get it.
-    if kind == "csr":
-        lists = [[table], [torch.ones(6, 4).to_sparse_csr()], *([torch.zeros(6, 4)] for _ in range(3))]
-        with pytest.raises(RuntimeError, match=r"AMSBound.*sparse gradient"):
-            adabound(*lists, [torch.zeros((), dtype=torch.int64)], optimizer.param_groups[0])
-    else:
-        table.grad = table.grad.to_sparse()
-        with pytest.raises(RuntimeError, match=f"AMSBound: parameter {'.table.weight.' if named else 2} .*sparse"):
-            optimizer.step()
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, before[name])
-
-
-@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
-def test_a_gradient_of_another_shape_or_device_raises(backend):
-    params = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))]
-    optimizer = AdaBound(params, **backend)
-    for p in params:
-        p.grad = torch.ones_like(p)
-    params[1].data = torch.ones(5)
-    with pytest.raises(RuntimeError, match=r"AdaBound: parameter 1 \(shape \(5,\).* gradient of shape \(4,\)"):
-        optimizer.step()
-    assert torch.equal(params[0], torch.ones(3))
-    lists = [[params[0]], [torch.ones(3, device="meta")], *([torch.zeros(3)] for _ in range(2)), []]
-    with pytest.raises(RuntimeError, match=r"gradient of shape .* on meta"):
-        adabound(*lists, [torch.zeros((), dtype=torch.int64)], optimizer.param_groups[0])
-
-
-@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
-def test_a_parameter_whose_shape_changed_raises_before_any_update(backend):
-    params = [nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(4))]
-    optimizer = AdaBound(params, **backend)
-    for shape in ((4,), (5,)):
-        params[1].data = torch.ones(shape)
-        for p in params:
-            p.grad = torch.ones_like(p)
-        if shape == (4,):
-            optimizer.step()
-    before = params[0].detach().clone()
-    with pytest.raises(RuntimeError, match=r"parameter 1 .* moments of shape \(4,\)"):
-        optimizer.step()
-    assert torch.equal(params[0], before)
-    assert [int(optimizer.state[p]["step"]) for p in params] == [1, 1]
-
-
-def emptied(tensor):
-    tensor.untyped_storage().resize_(0)
-
-
-def cannot_be_updated():
-    """(parameter, its gradient, what to do after the first gradient is set, message)."""
-    table = torch.ones(40)
-    return {
-        "expanded": (torch.ones(()).expand(4), lambda p: None, "expanded tensor"),
-        "integer": (torch.ones(4, dtype=torch.int64), lambda p: None, "has dtype torch.int64, must be floating-point"),
-        "emptied parameter": (torch.ones(4), emptied, "the storage of it was resized to 0"),
-        "emptied gradient": (torch.ones(4), lambda p: emptied(p.grad), "the storage of its gradient was resized to 0"),
-        "view into an emptied storage": (table[9:30], emptied, "the storage of it was resized to 0"),
-        "emptied complex": (torch.ones(4, dtype=torch.complex64), emptied, "the storage of it was resized to 0"),
-    }
-
-
-@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
-@pytest.mark.parametrize("case", cannot_be_updated())
-def test_memory_that_cannot_be_updated_raises_before_any_update(case, backend):
-    data, change, message = cannot_be_updated()[case]
-    first, second = nn.Parameter(torch.ones(3)), nn.Parameter(data, requires_grad=False)
-    if case == "integer" and backend.get("fused"):
-        with pytest.raises(ValueError, match="int64"):
-            AdaBound([first, second], **backend)
-        return
-    optimizer = AdaBound([first, second], **backend)
-    first.grad, second.grad = torch.ones_like(first), torch.ones_like(second).contiguous()
-    change(second)
-    with pytest.raises(RuntimeError, match=f"parameter 1 .*{message}.*; nothing was updated"):
-        optimizer.step()
-    assert torch.equal(first, torch.ones(3))
-    assert all(state["step"] == 0 for state in optimizer.state.values())
-
-
-@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
-def test_an_emptied_moment_raises_before_any_update(backend):
-    params = [nn.Parameter(torch.ones(3)) for _ in range(2)]
-    optimizer = AMSBound(params, **backend)
-    for p in params:
-        p.grad = torch.ones_like(p)
-    optimizer.step()
-    before = params[0].detach().clone()
-    emptied(optimizer.state[params[1]]["max_exp_avg_sq"])
-    with pytest.raises(RuntimeError, match=r"parameter 1 .*the storage of a moment of it was resized to 0"):
-        optimizer.step()
-    assert torch.equal(params[0], before)
 
 
 def test_foreach_loses_no_update_of_16_bit_parameters_that_share_memory():

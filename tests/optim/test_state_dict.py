@@ -214,9 +214,14 @@ def damaged(state, change):
             "exp_avg of parameter 3 has dtype torch.complex64",
         ),
         *[
-            (lambda s, step=step: s["state"][3].update(step=step), r"step=.* of parameter 3: must be one integer >= 0")
+            (
+                lambda s, step=step: s["state"][3].update(step=step),
+                r"step=.* of parameter 3: must be one integer from 0 to",
+            )
             for step in (
                 -1,
+                2**53,
+                True,
                 torch.tensor(-1),
                 math.nan,
                 math.inf,

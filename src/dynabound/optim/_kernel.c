@@ -374,6 +374,7 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
         memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
+    if (!has_memory(lists->steps, k, &s)) return -1;
     if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
                        !has_memory(lists->v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
         return -1;

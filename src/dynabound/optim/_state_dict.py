@@ -19,6 +19,7 @@ _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 _FOREIGN = ("amsgrad", "ams_bound", "weight_decouple", "fixed_decay", "adam_debias", "step")
 _NEEDED = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
+_MOST_STEPS = 2**53  # more are damage: no training is that long, and int64 must not overflow
 
 
 def translate(state_dict: dict[str, Any], own_groups: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,12 +107,13 @@ def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, 
 def _step(key: Any, value: Any) -> Tensor:
     try:
         number = value.item() if isinstance(value, Tensor) else value
-        if not (number >= 0 and number == int(number)):
+        if isinstance(number, bool) or not (0 <= number < _MOST_STEPS and number == int(number)):
             raise ValueError
         return torch.tensor(int(number), dtype=torch.int64)
     except (TypeError, ValueError, OverflowError, RuntimeError):
         raise ValueError(
-            f"the checkpoint's step={value!r} of parameter {key!r}: must be one integer >= 0; the checkpoint is damaged"
+            f"the checkpoint's step={value!r} of parameter {key!r}: must be one integer from 0 to 2**53 - 1; "
+            "the checkpoint is damaged"
         ) from None
 
 

@@ -119,21 +119,33 @@ def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | No
         )
     if grad.shape != param.shape or grad.device != param.device:
         return f"has a gradient of shape {tuple(grad.shape)} on {grad.device}: shape and device must be the parameter's"
+    if not (param.is_floating_point() or param.is_complex()):
+        return f"has dtype {param.dtype}, must be floating-point or complex: set its gradient to None"
+    if not _fits(grad, param):
+        return f"({param.dtype}) has a gradient of dtype {grad.dtype}: convert it to the parameter's"
     for moment in moments:
+        if moment.layout is not torch.strided or moment.device != param.device or not _fits(moment, param):
+            return (
+                f"({param.dtype}) has moments of dtype {moment.dtype} and layout {moment.layout} on {moment.device}: "
+                "they cannot be updated; construct a new optimizer, or load its state_dict"
+            )
         if moment.shape != param.shape:
             return (
                 f"has moments of shape {tuple(moment.shape)}: the parameter's shape has changed; "
                 "construct a new optimizer"
             )
-    if not (param.is_floating_point() or param.is_complex()):
-        return f"has dtype {param.dtype}, must be floating-point or complex: set its gradient to None"
     return None
 
 
+def _fits(tensor: Tensor, param: Tensor) -> bool:
+    """Whether the dtype can be that of a gradient or moment."""
+    return tensor.is_floating_point() or (tensor.is_complex() and param.is_complex())
+
+
 def _memory_problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
-    if type(param) in PLAIN and torch._debug_has_internal_overlap(param) == 1:
-        return "is an expanded tensor, whose elements share memory: use clone()"
     for name, tensor in (("it", param), ("its gradient", grad), *[("a moment of it", moment) for moment in moments]):
+        if tensor is not grad and type(tensor) in PLAIN and torch._debug_has_internal_overlap(tensor) == 1:
+            return f"cannot be updated, because {name} is an expanded tensor, whose elements share memory: use clone()"
         if is_emptied(tensor):
             return f"cannot be updated, because the storage of {name} was resized to 0"
     return None
