@@ -75,15 +75,18 @@ def test_each_claim_can_fail(ends, words, expected):
 @pytest.mark.parametrize(
     ("sgdm", "word", "counts"),
     [
-        (96.95, "No: ", "on 2 of 2 networks, and worse by more on 0. "),
-        (99.5, "Yes: ", "on 0 of 2 networks, and worse by more on 2. "),
-        (99.0, "Not decided: ", "on 0 of 2 networks, and worse by more on 0; on 2 the seeds do not decide. "),
+        (96.95, "No: ", "on 2 of 2 networks, and worse on 0."),
+        (99.5, "Yes: ", "on 0 of 2 networks, and worse on 2."),
+        (99.0, "Not decided: ", "on 0 of 2 networks, and worse on 0."),
     ],
 )
 def test_the_page_says_whether_to_tune(sgdm, word, counts):
-    answer = opening._tuning(None, evidence({**ENDS, "SGDM": sgdm}).panels).answer
-    assert answer.startswith(f"{word}dynabound.suggest found its step sizes in 150 to 150 training steps")
-    assert f"worse than the best of these methods {counts}At the paper's defaults" in answer
+    found = opening._tuning(None, evidence({**ENDS, "SGDM": sgdm}).panels)
+    start = f"{word}with suggested step sizes AdaBound ends as well as the best searched method"
+    assert found.answer == f"{start} {counts}"
+    assert "dynabound.suggest 150. “As well” is at most 2 points of accuracy worse" in found.details
+    assert "as well as with suggested step sizes on 0 of 2 networks, and worse on 2." in found.details
+    assert [dot.row for dot in found.figure.dots] == [f"{name}\n(best: SGDM)" for name in PANELS]
 
 
 def test_the_searches_that_were_run_beforehand_are_counted():

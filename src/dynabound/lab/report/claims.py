@@ -15,6 +15,7 @@ from dynabound.lab.report.evidence import (
     LAST,
     LAST_TRAIN,
     ROUGHNESS,
+    SAME,
     Evidence,
     Group,
 )
@@ -23,12 +24,8 @@ from dynabound.lab.report.statistics import mean
 from dynabound.lab.report.verdicts import NOT_COMPARABLE, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES
 
-__all__ = ["CLAIMS", "SAME", "STARTS", "check", "same_start"]
+__all__ = ["CLAIMS", "STARTS", "check", "same_start"]
 
-SAME = 2.0
-"""Percentage points of accuracy, or percent of perplexity: up to this difference, results are "almost the same"."""
-_SAME_MNIST = 1.0
-"""On MNIST the paper speaks of smaller differences."""
 _NEAR = 99.0
 """Percent of training accuracy that counts as "approaching 100 %"."""
 STARTS = "after one epoch AdaBound is nearer to Adam with the same α than to SGDM"
@@ -95,8 +92,8 @@ def _mnist(evidence: Evidence) -> _Claims:
     for name, prototype in (("AdaBound", "Adam"), ("AMSBound", "AMSGrad")):
         claims.append(group.better(f"{name} ends better than {prototype}", "paper l. 398", name, prototype))
         claims.append(group.better(f"{name} ends better than SGDM", "paper l. 398", name, "SGDM"))
-    claims.append(_similar("", group, _SAME_MNIST))
-    return [*claims, *_untuned("", group, _SAME_MNIST)]
+    claims.append(_similar("", group, group.margin))
+    return [*claims, *_untuned("", group, group.margin)]
 
 
 def _similar(where: str, group: Group, margin: float) -> Claim | Check:

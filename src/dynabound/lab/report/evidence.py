@@ -13,8 +13,13 @@ from dynabound.lab.report.verdicts import NOT_REPRODUCED, REPRODUCED, UNDECIDED,
 from dynabound.lab.studies.plan import Seed
 from dynabound.lab.tasks.catalog import TASKS
 
-__all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "Evidence", "Group",
-           "Panels", "RunMeasure", "count_test_images", "error_of_one"]  # fmt: skip
+__all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "SAME", "Evidence",
+           "Group", "Panels", "RunMeasure", "count_test_images", "error_of_one"]  # fmt: skip
+
+SAME = 2.0
+"""Percentage points of accuracy, or percent of perplexity: up to this difference, results are "almost the same"."""
+_SAME_MNIST = 1.0
+"""On MNIST the paper speaks of smaller differences."""
 
 Panels = dict[str, dict[str, Curve]]
 """Curves by panel and label."""
@@ -182,6 +187,11 @@ class Group:
     def amount(self, number: float) -> str:
         """A number with its unit."""
         return f"{number:g} %" if self.unit == "%" else f"{number:g} point{'s'[: number != 1]}"
+
+    @property
+    def margin(self) -> float:
+        """Up to this difference, results of the panel are "almost the same"; the perceptron's are those of MNIST."""
+        return _SAME_MNIST if next(iter(self.curves.values())).row.workload == "perceptron" else SAME
 
     @property
     def unit(self) -> str:

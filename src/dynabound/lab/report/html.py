@@ -78,7 +78,9 @@ def write(report: Report, out: Path) -> Path:
         plain = {
             "scale": report.scale,
             "out": report.out,
-            "questions": [{"question": each.question, "answer": each.answer} for each in report.questions],
+            "questions": [
+                {"question": each.question, "answer": each.answer, "details": each.details} for each in report.questions
+            ],
             "environment": report.environment,
             "studies": [as_dict(study) for study in report.studies],
         }

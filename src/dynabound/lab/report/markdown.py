@@ -106,7 +106,9 @@ def _under_way(studies: Sequence[Study], scale: str, store: Store) -> Iterator[s
 def _questions(report: summary.Report) -> Iterator[str]:
     if report.questions:
         yield f"## In short, {report.scale} scale\n"
-        yield from (f"- **{_plain(each.question)}** {_plain(each.answer)}" for each in report.questions)
+        yield from (
+            f"- **{_plain(each.question)}** {_plain(each.answer)} {_plain(each.details)}" for each in report.questions
+        )
         yield ""
 
 
