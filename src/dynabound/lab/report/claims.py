@@ -111,7 +111,7 @@ def _cifar10(evidence: Evidence) -> _Claims:
         if REFERENCE in curves:
             claims.append(_starts(where, group))
         for label in adaptive:
-            text = f"{where}{label} is better than SGDM in the first quarter of training"
+            text = f"{where}{label} is better than SGDM early in training ({group.early})"
             claims.append(group.better(text, f"paper l. {early}", label, "SGDM", [EARLY_TRAIN]))
         for label in adaptive:
             text = f"{where}SGDM ends better than {label}"
@@ -119,7 +119,7 @@ def _cifar10(evidence: Evidence) -> _Claims:
         for name, prototype in (("AdaBound", "Adam"), ("AMSBound", "AMSGrad")):
             if name not in curves or prototype not in curves:
                 continue
-            text = f"{where}{name} learns as fast as {prototype} in the first quarter (at most {SAME:g} points behind)"
+            text = f"{where}{name} learns as fast as {prototype} (at most {SAME:g} points behind; {group.early})"
             claims.append(group.better(text, f"paper l. {ends}", name, prototype, [EARLY_TRAIN], -SAME))
             text = f"{where}{name} ends better than SGDM"
             claims.append(group.better(text, "paper l. 451" if dense else "paper l. 457", name, "SGDM", [LAST]))
@@ -145,7 +145,7 @@ def _ptb(evidence: Evidence) -> _Claims:
         group, where = Group(curves), f"{panel[:2]}: "
         ours = [label for label in ("AdaBound", "AMSBound") if label in curves]
         others = ["SGD", *ours]
-        text = f"{where}Adam is the fastest of all in the first quarter"
+        text = f"{where}Adam is the fastest of all early in training ({group.early})"
         claims.append(group.all_of(text, "paper l. 488", [{"Adam": 1.0, b: -1.0} for b in others], EARLY_TEST))
         claims += [group.better(f"{where}{a} ends better than Adam", "paper l. 488", a, "Adam") for a in others]
         text, source = f"{where}the curves of AdaBound and AMSBound are smoother than that of SGD", "paper l. 489"

@@ -15,6 +15,7 @@ from dynabound.lab.ledger import Ledger
 from dynabound.lab.report import authors, summary
 from dynabound.lab.report.evidence import BEST, LAST, Group
 from dynabound.lab.report.figures import ReportFigure
+from dynabound.lab.report.html import headline
 from dynabound.lab.report.results import Curve, curves
 from dynabound.lab.report.suggested import tuning_steps
 from dynabound.lab.report.summary import StudyReport
@@ -207,7 +208,7 @@ def _section(report: StudyReport, scale: str, ledger: Ledger) -> tuple[str, list
     whose = "Our claim" if report.ours else "The paper"
     lines = [f"## {report.title}, {scale} scale\n", f"{whose}: {report.claim}\n"]
     incomplete = not {"new", "waiting"}.isdisjoint(report.runs)
-    verdict = "incomplete: runs are missing" if incomplete else report.verdict
+    verdict = "incomplete: runs are missing" if incomplete else headline(report)[0]
     lines += [f"**{verdict[:1].upper()}{verdict[1:]}.** Runs: {_states(report)}.\n"]
     lines += [f"![{figure.title}](figures/{figure.name}.png)\n" for figure in figures]
     lines += [f"{theirs.note}\n"] if theirs else []
