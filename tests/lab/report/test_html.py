@@ -94,6 +94,14 @@ def test_the_page_needs_nothing_but_itself(built):
 
 
 @pytest.mark.slow
+def test_a_narrow_screen_shows_the_verdicts_and_that_figures_scroll(built):
+    text = built[1].read_text()
+    column = '<th scope="col"><button type="button">{}</button></th>'
+    assert column.format("claim") + column.format("verdict") in text
+    assert ".scroll, section figure { overflow-x: auto;" in text
+
+
+@pytest.mark.slow
 def test_the_figures_show_every_curve(built):
     """The SVG has a line of the right number of points for each method in each panel."""
     svg = built[1].parent / "figures" / "mnist.svg"

@@ -159,8 +159,9 @@ def _meaning(panels: Curves, tally: Tally) -> str:
     most = max(margins.values())
     text = f"{most:g} point{'s'[: most != 1]} of accuracy"
     text += ", or percent of perplexity," if any(Group(curves).unit == "%" for curves in panels.values()) else ""
+    left = f" {tally.undecided[2:].capitalize()}." if tally.undecided else ""
     smaller = "".join(f" ({name}: {margin:g})" for name, margin in margins.items() if margin < most)
-    return f"“As well” is at most {text} worse{smaller}{tally.undecided}."
+    return f"“As well” is at most {text} worse{smaller}.{left}"
 
 
 def _compared_with_adam(panels: Curves) -> str:
