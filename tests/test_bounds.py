@@ -162,7 +162,7 @@ def command(*arguments):
 
 def test_the_command_says_what_the_guarantee_needs():
     text = command("--certificate").output
-    assert "only with the following, M = 20010, R∞ = 100.1" in text
+    assert "yes, with M = 20010 and R∞ = 100.1, but only for\n  - convex" in text
     for needed in ("α/√t (sqrt_decay=True)", "bounded set", "β₁ₜ that decays"):
         assert needed in text
     assert "better than the trivial bound D·G·T from T = 1.6e+09 on" in text

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 
 from dynabound._html import html_table
 
-__all__ = ["FAMILIES", "Bounds", "Certificate", "certificate", "check", "evaluate"]
+__all__ = ["FAMILIES", "NEEDS", "Bounds", "Certificate", "certificate", "check", "evaluate"]
 
 BoundFunction: TypeAlias = "Callable[[Any], tuple[Any, Any]]"
 Bounds: TypeAlias = "str | tuple[str, float, float] | BoundFunction"
@@ -133,6 +133,14 @@ def evaluate(bounds: Bounds, gamma: Any, step: Any) -> tuple[Any, Any]:
     return lower, upper
 
 
+NEEDS = (
+    "convex losses on a bounded set (box)",
+    "the step size α/√t (sqrt_decay=True), not the default constant one",
+    "β₁ = 0, or a β₁ₜ that decays (beta1_decay)",
+)
+"""What the regret guarantee needs besides the bounds."""
+
+
 @dataclass(frozen=True)
 class Certificate:
     """What the theory says about a pair of bound functions; see :func:`certificate`."""
@@ -181,6 +189,8 @@ class Certificate:
         values = {**asdict(self), "meets_theorem_4": self.meets_theorem_4, "guaranteed": self.guaranteed}
         words = {True: "yes", False: "no"}
         rows = [[name, words[value] if isinstance(value, bool) else str(value)] for name, value in values.items()]
+        if self.guaranteed:
+            rows.append(["but only for", "; ".join(NEEDS)])
         return html_table("Certificate of the bounds", ["", ""], rows)
 
 

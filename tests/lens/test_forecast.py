@@ -91,7 +91,7 @@ def test_the_command_prints_the_answers():
 
 def test_the_certificate():
     _, output = run("--certificate", "--gamma", "0.5", "--final-lr", "1")
-    assert "regret guaranteed to be O(√T): only with the following, M = 5, R∞ = 3" in output
+    assert "regret guaranteed to be O(√T): yes, with M = 5 and R∞ = 3, but only for" in output
 
 
 def test_json_and_files(tmp_path):

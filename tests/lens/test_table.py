@@ -142,3 +142,5 @@ def test_forecasts_and_certificates_are_shown_in_notebooks():
     cells = re.findall(r"<td[^>]*>(.*?)</td>", certificate("harmonic", gamma=0.5, final_lr=1.0)._repr_html_())
     assert cells[cells.index("m") + 1] == "5.0"
     assert cells[cells.index("guaranteed") + 1] == "yes"
+    assert cells[cells.index("but only for") + 1].startswith("convex losses on a bounded set")
+    assert "but only for" not in certificate(("constant", 0.5, 2.0))._repr_html_()

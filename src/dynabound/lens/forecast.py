@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynabound._checks import check_positive, did_you_mean
 from dynabound._files import replacing
 from dynabound._html import html_text
-from dynabound.bounds import FAMILIES, Certificate, certificate, evaluate
+from dynabound.bounds import FAMILIES, NEEDS, Certificate, certificate, evaluate
 from dynabound.lens import draw
 
 if TYPE_CHECKING:
@@ -25,12 +25,6 @@ CONVERGING = tuple(name for name in FAMILIES if name != "constant")
 
 _GRADIENTS = tuple(10.0**-exponent for exponent in range(7))
 _NEVER = 2**62  # a step beyond any training
-_NEEDS = [
-    "convex losses on a bounded set (box)",
-    "the step size α/√t (sqrt_decay=True), not the default constant one",
-    "β₁ = 0, or a β₁ₜ that decays (beta1_decay)",
-]
-"""What the guarantee needs besides the bounds."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +78,7 @@ class Forecast:
         }
         proof |= {"m": self.certificate.m, "largest_upper": self.certificate.largest_upper}
         useful = self.certificate.useful_from()
-        proof |= {"needs": _NEEDS, "useful_from": useful if math.isfinite(useful) else None}
+        proof |= {"needs": NEEDS, "useful_from": useful if math.isfinite(useful) else None}
         return json.dumps({**asdict(self), "certificate": proof})
 
     def save(self, folder: Path) -> None:
@@ -155,9 +149,9 @@ def _certificate_lines(proof: Certificate) -> list[str]:
     if not proof.guaranteed:
         return [*lines, "regret guaranteed to be O(√T): no, for no choice of the other settings"]
     lines.append(
-        f"regret guaranteed to be O(√T): only with the following, M = {proof.m:g}, R∞ = {proof.largest_upper:g}"
+        f"regret guaranteed to be O(√T): yes, with M = {proof.m:g} and R∞ = {proof.largest_upper:g}, but only for"
     )
-    lines += [f"  - {need}" for need in _NEEDS]
+    lines += [f"  - {need}" for need in NEEDS]
     useful = f"better than the trivial bound D·G·T from T = {proof.useful_from():.2g} on"
     return [*lines, f"{useful} (diameter D = 2, gradients up to G = 1, one dimension)"]
 

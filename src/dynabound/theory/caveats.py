@@ -11,7 +11,7 @@ from dynabound.theory.fast import race
 from dynabound.theory.methods import SCHEMES, Method
 from dynabound.theory.regret import regret
 from dynabound.theory.statements import Statement
-from dynabound.theory.study import Demonstration, first_below_0, limit, step_size_text, trend
+from dynabound.theory.study import Demonstration, first_below_0, limit, power, step_size_text, trend
 
 
 def theorem_1(demo: Demonstration, problem: problems.Line, alpha: float, scheme: str, numbers: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ def theorem_2(demo: Demonstration, problem: problems.Line, alpha: float, numbers
         claim, shown = "With a constant step AdaBound has less regret than Adam", f"constant α, α* = {rate:g}"
         demo.judge(claim, measured, units[-1] < adam[-1], shown, expected=rate != rates[0])
     slope = trend(at, np.log10(np.maximum(default, 1e-12)))
-    measured = f"{default[-1] * 2 / period:.3g}, ∝ t^{slope:.2f} over the last decade"
+    measured = f"{default[-1] * 2 / period:.3g}, {power(slope)} over the last decade"
     shown = "constant α = 0.001, β₁ = 0.9, β₂ = 0.999, α* = 0.1, γ = 0.001"
     holds = limit(bool(default[-1] < 0.1), -slope, False, False)
     demo.judge("With its default settings AdaBound learns: R_T/T goes to 0", measured, holds, shown, expected=False)

@@ -124,6 +124,15 @@ def trend(at: Steps, values: Any) -> float:
     return float(np.polyfit(np.log10(at[last]), np.asarray(values)[last], 1)[0]) if last.sum() > 1 else 0.0
 
 
+def power(slope: float) -> str:
+    """A power of t in a measurement.
+
+    >>> power(-0.5), power(-0.001)
+    ('∝ t^-0.50', '∝ t^0.00')
+    """
+    return f"∝ t^{round(slope, 2) + 0:.2f}"  # + 0 turns −0 into 0
+
+
 def limit(reached: bool, toward: float, arrived: bool, can_move: bool) -> bool | None:
     """Whether a limit is reached, judged from T steps; None if T is too small to decide.
 

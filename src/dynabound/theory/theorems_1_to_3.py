@@ -22,6 +22,7 @@ from dynabound.theory.study import (
     limit,
     log_spaced,
     make_method,
+    power,
     step_size_text,
     trend,
 )
@@ -215,7 +216,7 @@ def _judge_average(
     """Judge R_t/t in units of 2/C: Adam's must stay at 1, that of the repaired methods must go to 0."""
     name, end, x = run.method.name, float(unit[-1]), float(run.last[0])
     slope = trend(run.at, np.log10(np.maximum(unit, 1e-12)))
-    measured = f"{end:.3g} × 2/C, ∝ t^{slope:.2f} over the last decade; ends at x = {x:.3f}"
+    measured = f"{end:.3g} × 2/C, {power(slope)} over the last decade; ends at x = {x:.3f}"
     # Steps of α/√t sum to infinity: an x inside the box may still reach either end.
     can_move = run.method.scheme == "sqrt" and abs(x) < 0.99
     if name == "Adam":

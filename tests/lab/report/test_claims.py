@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from dynabound.lab.report import claims
-from dynabound.lab.report.evidence import LAST, Evidence, Group, error_of_one
+from dynabound.lab.report.evidence import LAST, LAST_TRAIN, Evidence, Group, error_of_one
 from dynabound.lab.report.learning_rates import RateEvolution, SampledRates
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.verdicts import (
@@ -194,11 +194,22 @@ def test_the_papers_claims_are_reproduced():
     assert {each.verdict for each in found if not each.of_paper} == {HOLDS}
     assert overall(found) == REPRODUCED
     found = check("cifar10", lambda _, label: around(STORY[label], 0.1))
-    early = [each for each in found if "than SGDM in the first quarter" in each.claim]
+    early = [each for each in found if "than SGDM early in training (epoch 1 of 4)" in each.claim]
     assert {each.verdict for each in early} == {NOT_REPRODUCED}, "the curves are flat"
     size = [each for each in found if "about" in each.claim]
     assert {each.verdict for each in size} == {NOT_COMPARABLE}
     assert {each.verdict for each in found if each.of_paper and each not in early + size} == {REPRODUCED}
+
+
+@pytest.mark.parametrize(("seeds", "verdict"), [(3, NOT_COMPARABLE), (5, REPRODUCED)])
+def test_a_few_seeds_that_agree_cannot_decide_that_all_methods_come_near_100_percent(seeds, verdict):
+    group = Group({"a": curve("a", [100.0] * seeds), "b": curve("b", [99.5, 99.6, 99.7])})
+    (found,) = judge([group.all_of("", "paper", [{"a": 1.0}, {"b": 1.0}], LAST_TRAIN, constant=-99.0)])
+    assert found.verdict == verdict
+    assert ("3 seeds of a method agree exactly, and a sign test takes 5" in found.measured) == (seeds == 3)
+    group = Group({"a": curve("a", [100.0] * 3), "b": curve("b", around(90.0))})
+    (found,) = judge([group.all_of("", "paper", [{"a": 1.0}, {"b": 1.0}], LAST_TRAIN, constant=-99.0)])
+    assert found.verdict == NOT_REPRODUCED
 
 
 def test_the_size_of_an_effect_is_judged_at_paper_scale():
@@ -217,13 +228,14 @@ def test_language_models():
     assert (
         verdicts["the gain of AdaBound and AMSBound over Adam is larger with three layers than with one"] == REPRODUCED
     )
-    assert verdicts["L1: Adam is the fastest of all in the first quarter"] == NOT_REPRODUCED, "flat curves"
+    assert verdicts["L1: Adam is the fastest of all early in training (epoch 1 of 4)"] == NOT_REPRODUCED, "flat curves"
     assert verdicts["L1: the curves of AdaBound and AMSBound are smoother than that of SGD"] == NOT_COMPARABLE
     falling = {label: [200 - 4 * i + (9 if label == "SGD" and i % 2 else 0) for i in range(20)] for label in ends}
     long = check(
         "ptb", lambda p, label: [[x + y for x in falling[label.partition(", ")[0]]] for y in SPREAD], epochs=20
     )
     assert {each.verdict for each in long if "smoother" in each.claim} == {REPRODUCED}
+    assert any("early in training (epochs 1 to 5 of 20)" in each.claim for each in long)
 
 
 @pytest.mark.parametrize(

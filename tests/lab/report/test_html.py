@@ -13,6 +13,7 @@ import pytest
 
 from dynabound.lab.report import html as page
 from dynabound.lab.report import summary
+from dynabound.lab.report.verdicts import NOT_COMPARABLE, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, overall
 from dynabound.lab.store import Store
 from dynabound.lab.studies import recipes
 from dynabound.lab.studies.recipes import Study
@@ -93,6 +94,14 @@ def test_the_page_needs_nothing_but_itself(built):
 
 
 @pytest.mark.slow
+def test_a_narrow_screen_shows_the_verdicts_and_that_figures_scroll(built):
+    text = built[1].read_text()
+    column = '<th scope="col"><button type="button">{}</button></th>'
+    assert column.format("claim") + column.format("verdict") in text
+    assert ".scroll, section figure { overflow-x: auto;" in text
+
+
+@pytest.mark.slow
 def test_the_figures_show_every_curve(built):
     """The SVG has a line of the right number of points for each method in each panel."""
     svg = built[1].parent / "figures" / "mnist.svg"
@@ -123,9 +132,30 @@ def test_a_traceback_keeps_its_lines_and_is_escaped(built):
     ],
 )
 def test_all_verdicts_have_a_badge(built, verdict):
-    study = replace(built[0].studies[1], verdict=verdict, figures=())
+    study = replace(built[0].studies[1], verdict=verdict, checks=(), figures=())
     text = page.render(replace(built[0], studies=(study,), questions=()), {})
     assert re.search(rf'<span class="badge (yes|no|none|mixed)">[✓✗–◐]&nbsp;{verdict}</span>', text)
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([REPRODUCED, *[UNDECIDED] * 8, NOT_COMPARABLE], ("1 of 9 decided, reproduced", "open")),
+        ([REPRODUCED, UNDECIDED], ("1 of 2 decided, reproduced", "yes")),
+        ([NOT_REPRODUCED, UNDECIDED, UNDECIDED], ("1 of 3 decided, not reproduced", "open")),
+        ([REPRODUCED, NOT_REPRODUCED, UNDECIDED], ("2 of 3 decided, partly reproduced", "mixed")),
+        ([REPRODUCED, NOT_COMPARABLE], ("reproduced", "yes")),
+        ([UNDECIDED], ("not decided at this scale", "open")),
+    ],
+)
+def test_the_badge_of_a_study_says_how_many_claims_are_decided(verdicts, expected):
+    checks = tuple(Check("", "", verdict, "paper l. 1") for verdict in verdicts)
+    study = summary.StudyReport("mnist", "", "", overall(checks), checks, (), {}, (), ())
+    assert page.headline(study) == expected
+    ours = tuple(replace(check, source="ours") for check in checks[:2])
+    if verdicts[:2] == [REPRODUCED, UNDECIDED]:
+        study = replace(study, verdict="holds where decided", checks=ours, ours=True)
+        assert page.headline(study) == ("1 of 2 decided, holds", "yes")
 
 
 @pytest.mark.slow

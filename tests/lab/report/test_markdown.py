@@ -9,6 +9,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Ledger
 from dynabound.lab.report import authors, markdown
 from dynabound.lab.report.figures import Band, CurvesFigure, Panel
+from dynabound.lab.report.summary import StudyReport
 from dynabound.lab.store import Store
 from dynabound.lab.studies import reuse
 from dynabound.lab.studies.recipes import STUDIES
@@ -40,6 +41,8 @@ def test_it_says_where_adabound_is_better_and_where_not(tiny, ledger, tmp_path, 
         assert row.split(" | ")[5] == expected, "the interval and the word agree"
         assert f"{expected} on 1 of 1 (scikit-learn's digits, perceptron (demo)" in text
     assert "Figure 3" not in text, "there are no runs of it"
+    assert "with γ scaled to the length of an epoch" in text
+    assert "there the correction is over the claims of one study" in text
     for figure in ("results-demo-mnist.png", "results-demo-mnist-claims.png"):
         assert f"(figures/{figure})" in text
         assert (path.parent / "figures" / figure).stat().st_size > 10_000
@@ -77,7 +80,8 @@ def test_the_authors_curves_are_shown_beside_ours():
         ("SGDM", "AdaGrad", "Adam", "AMSGrad", "AdaBound", "AMSBound"), 200
     )
     assert "compare only the order of the methods" in found.note
-    assert "ResNet-34, AdaBound 94.86" in found.note
+    assert "ResNet-34, AdaBound 94.86 (lr 0.001, betas 0.9 and 0.999, final_lr 0.1, gamma 0.001);" in found.note
+    assert "ResNet-34, SGDM 92.64 (lr 0.1, momentum 0.9)." in found.note
     assert found.figure.draw().axes
     assert authors.combine([figure("ResNet-34")], ROOT) is None
 
@@ -87,11 +91,30 @@ def test_damaged_curves_of_the_authors_are_named(tmp_path):
         "{",
         "[]",
         '{"origin": 1, "curves": {}}',
-        '{"origin": "", "curves": {"a": {"train": ["x"], "test": []}}}',
+        '{"origin": "", "curves": {"a": {"settings": "", "train": ["x"], "test": []}}}',
+        '{"origin": "", "curves": {"a": {"settings": 1, "train": [], "test": []}}}',
     ):
         (tmp_path / authors.FILE).write_text(text)
         with pytest.raises(LabError, match=r"authors-cifar10.json: is damaged .*restore the file"):
             authors.combine([figure("ResNet-34")], tmp_path)
+
+
+@pytest.mark.parametrize(("scale", "shown"), [("demo", 1), ("laptop", 2)])
+def test_the_authors_panels_are_beside_runs_of_their_data_and_noted_once(scale, shown):
+    """The demo's images are digits."""
+    study = StudyReport("cifar10", "", "", "reproduced", (), (), {}, (), (), (figure("ResNet-34"),))
+    notes = set()
+    texts = []
+    for _ in range(2):
+        text, (drawn,) = markdown._section(study, scale, Ledger(ROOT / "results"), notes)
+        assert len(drawn.panels) == shown
+        texts.append(text)
+    assert "".join(texts).count("the authors' own curves") == shown - 1
+
+
+def test_a_copy_of_a_data_set_is_named(tiny, ledger):
+    assert "JPEG" not in "".join(markdown._introduction(ledger))
+    assert "whose images are JPEG files" in "".join(markdown._introduction(Ledger(ROOT / "results")))
 
 
 @pytest.mark.slow

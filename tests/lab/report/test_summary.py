@@ -119,13 +119,14 @@ def test_the_questions_at_the_top_are_answered_from_the_runs(tiny, done):
     assert [each.question for each in report.questions] == [
         "Does it start like Adam?", "Does it end as well as SGD?", "What did it cost?",
     ]  # fmt: skip
-    start, end, cost = (each.answer for each in report.questions)
+    start, end, cost = report.questions
     first = {label: [seed.series("train")[0] for seed in curve.finished]
              for label, curve in ((c.row.label, c) for c in curves(tiny, "demo", Store(done / "runs")))}  # fmt: skip
-    assert f"AdaBound: {sum(first['AdaBound']) / 3:.1f} %" in start
-    assert "of 1 networks" in start
-    assert "of 1 networks" in end
-    assert "times as long as one of Adam" in cost
+    assert f"AdaBound: {sum(first['AdaBound']) / 3:.1f} %" in start.details
+    assert "of 1 network." in start.answer
+    assert "of 1 network," in end.answer
+    assert "times as long as Adam's on 1 network" in cost.answer + cost.details
+    assert all(len(each.answer.split()) <= 25 for each in report.questions)
 
 
 def test_the_environment_is_that_of_the_runs(tiny, done):

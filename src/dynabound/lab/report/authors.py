@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from dynabound.lab.report.figures import Band, CurvesFigure, Panel, ReportFigure
 __all__ = ["FILE", "Combined", "combine"]
 
 FILE = "authors-cifar10.json"
-"""In the folder of a ledger: ``origin``, and ``curves`` from "network/optimizer" to train and test accuracy."""
+"""In the folder of a ledger: ``origin``, and ``curves`` from "network/optimizer" to settings and accuracies."""
 _LABELS = {"sgd": "SGDM", "adagrad": "AdaGrad", "adam": "Adam", "amsgrad": "AMSGrad", "adabound": "AdaBound",
            "amsbound": "AMSBound"}  # fmt: skip
 
@@ -43,8 +44,9 @@ def combine(figures: Sequence[ReportFigure], folder: Path) -> Combined | None:
         panels += [panel, Panel(f"{panel.name}, the authors'", bands)] if bands else [panel]
     note = (
         f"The panels marked \"the authors'\" show the authors' own curves. {theirs['origin']} These are single runs of "
-        "the full networks on all images for 200 epochs; ours have the settings below. Therefore compare only the "
-        f"order of the methods. The authors' final test accuracies: {'; '.join(_final_accuracies(theirs['curves']))}."
+        "the full networks on all images for 200 epochs, and AdaBound and AMSBound have their default step sizes; ours "
+        "have the settings below. Therefore compare only the order of the methods. The authors' final test accuracies "
+        f"and step sizes: {'; '.join(_final_accuracies(theirs['curves']))}."
     )
     return Combined(replace(ours, panels=tuple(panels)), note)
 
@@ -52,14 +54,18 @@ def combine(figures: Sequence[ReportFigure], folder: Path) -> Combined | None:
 def _final_accuracies(curves: dict[str, Any]) -> Iterator[str]:
     for name, curve in sorted(curves.items()):
         network, _, optimizer = name.partition("/")
-        yield f"{network}, {_LABELS.get(optimizer, optimizer)} {curve['test'][-1]:.2f}"
+        settings = re.sub("-?([a-z_]+)", r", \1 ", curve["settings"])[2:].replace("-", " and ")
+        yield f"{network}, {_LABELS.get(optimizer, optimizer)} {curve['test'][-1]:.2f} ({settings})"
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = parse_json(read_regular(path), dict)
         curves = [curve[split] for curve in found["curves"].values() for split in ("train", "test")]
-        if not isinstance(found["origin"], str) or not all(isinstance(v, (int, float)) for c in curves for v in c):
+        words = [found["origin"], *(curve["settings"] for curve in found["curves"].values())]
+        if not all(isinstance(word, str) for word in words) or not all(
+            isinstance(v, (int, float)) for c in curves for v in c
+        ):
             raise DamagedError("its curves are not lists of numbers")
     except (OSError, DamagedError, KeyError, TypeError, AttributeError) as error:
         raise LabError(f"{path}: is damaged ({error}); restore the file from its repository") from None

@@ -15,6 +15,7 @@ from dynabound.lab.report.evidence import (
     LAST,
     LAST_TRAIN,
     ROUGHNESS,
+    SAME,
     Evidence,
     Group,
 )
@@ -23,12 +24,8 @@ from dynabound.lab.report.statistics import mean
 from dynabound.lab.report.verdicts import NOT_COMPARABLE, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, judge
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES
 
-__all__ = ["CLAIMS", "SAME", "STARTS", "check", "same_start"]
+__all__ = ["CLAIMS", "STARTS", "check", "same_start"]
 
-SAME = 2.0
-"""Percentage points of accuracy, or percent of perplexity: up to this difference, results are "almost the same"."""
-_SAME_MNIST = 1.0
-"""On MNIST the paper speaks of smaller differences."""
 _NEAR = 99.0
 """Percent of training accuracy that counts as "approaching 100 %"."""
 STARTS = "after one epoch AdaBound is nearer to Adam with the same α than to SGDM"
@@ -95,8 +92,8 @@ def _mnist(evidence: Evidence) -> _Claims:
     for name, prototype in (("AdaBound", "Adam"), ("AMSBound", "AMSGrad")):
         claims.append(group.better(f"{name} ends better than {prototype}", "paper l. 398", name, prototype))
         claims.append(group.better(f"{name} ends better than SGDM", "paper l. 398", name, "SGDM"))
-    claims.append(_similar("", group, _SAME_MNIST))
-    return [*claims, *_untuned("", group, _SAME_MNIST)]
+    claims.append(_similar("", group, group.margin))
+    return [*claims, *_untuned("", group, group.margin)]
 
 
 def _similar(where: str, group: Group, margin: float) -> Claim | Check:
@@ -114,7 +111,7 @@ def _cifar10(evidence: Evidence) -> _Claims:
         if REFERENCE in curves:
             claims.append(_starts(where, group))
         for label in adaptive:
-            text = f"{where}{label} is better than SGDM in the first quarter of training"
+            text = f"{where}{label} is better than SGDM early in training ({group.early})"
             claims.append(group.better(text, f"paper l. {early}", label, "SGDM", [EARLY_TRAIN]))
         for label in adaptive:
             text = f"{where}SGDM ends better than {label}"
@@ -122,7 +119,7 @@ def _cifar10(evidence: Evidence) -> _Claims:
         for name, prototype in (("AdaBound", "Adam"), ("AMSBound", "AMSGrad")):
             if name not in curves or prototype not in curves:
                 continue
-            text = f"{where}{name} learns as fast as {prototype} in the first quarter (at most {SAME:g} points behind)"
+            text = f"{where}{name} learns as fast as {prototype} (at most {SAME:g} points behind; {group.early})"
             claims.append(group.better(text, f"paper l. {ends}", name, prototype, [EARLY_TRAIN], -SAME))
             text = f"{where}{name} ends better than SGDM"
             claims.append(group.better(text, "paper l. 451" if dense else "paper l. 457", name, "SGDM", [LAST]))
@@ -148,7 +145,7 @@ def _ptb(evidence: Evidence) -> _Claims:
         group, where = Group(curves), f"{panel[:2]}: "
         ours = [label for label in ("AdaBound", "AMSBound") if label in curves]
         others = ["SGD", *ours]
-        text = f"{where}Adam is the fastest of all in the first quarter"
+        text = f"{where}Adam is the fastest of all early in training ({group.early})"
         claims.append(group.all_of(text, "paper l. 488", [{"Adam": 1.0, b: -1.0} for b in others], EARLY_TEST))
         claims += [group.better(f"{where}{a} ends better than Adam", "paper l. 488", a, "Adam") for a in others]
         text, source = f"{where}the curves of AdaBound and AMSBound are smoother than that of SGD", "paper l. 489"

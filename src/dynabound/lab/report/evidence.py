@@ -10,11 +10,17 @@ from dynabound.lab.report.learning_rates import RateEvolution, SampledRates
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import contrast, mean, std
 from dynabound.lab.report.verdicts import NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, Comparison
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.studies.plan import Seed
 from dynabound.lab.tasks.catalog import TASKS
 
-__all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "Evidence", "Group",
-           "Panels", "RunMeasure", "count_test_images", "error_of_one"]  # fmt: skip
+__all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "SAME", "Evidence",
+           "Group", "Panels", "RunMeasure", "count_test_images", "error_of_one"]  # fmt: skip
+
+SAME = 2.0
+"""Percentage points of accuracy, or percent of perplexity: up to this difference, results are "almost the same"."""
+_SAME_MNIST = 1.0
+"""On MNIST the paper speaks of smaller differences."""
 
 Panels = dict[str, dict[str, Curve]]
 """Curves by panel and label."""
@@ -43,8 +49,13 @@ class RunMeasure:
         return -100 * math.log(self.of(seed)) if seed.spec.text else self.of(seed)
 
 
+def early_epochs(spec: RunSpec) -> int:
+    """How many epochs are early: a quarter, or one."""
+    return max(1, spec.epochs // 4)
+
+
 def _early(seed: Seed, split: str) -> float:
-    return mean(seed.series(split)[: max(1, seed.spec.epochs // 4)])
+    return mean(seed.series(split)[: early_epochs(seed.spec)])
 
 
 def _roughness(seed: Seed) -> float:
@@ -58,8 +69,8 @@ LAST = RunMeasure("last epoch", lambda seed: seed.series("test")[-1])
 BEST = RunMeasure("best epoch", lambda seed: (min if seed.spec.text else max)(seed.series("test")))
 LAST_TRAIN = RunMeasure("training, last epoch", lambda seed: seed.series("train")[-1], on_test=False)
 FIRST = RunMeasure("training, first epoch", lambda seed: seed.series("train")[0], on_test=False)
-EARLY_TRAIN = RunMeasure("training, first quarter", lambda seed: _early(seed, "train"), on_test=False)
-EARLY_TEST = RunMeasure("test, first quarter", lambda seed: _early(seed, "test"))
+EARLY_TRAIN = RunMeasure("training, early", lambda seed: _early(seed, "train"), on_test=False)
+EARLY_TEST = RunMeasure("test, early", lambda seed: _early(seed, "test"))
 ROUGHNESS = RunMeasure("roughness", _roughness, on_test=False)
 
 
@@ -182,6 +193,18 @@ class Group:
     def amount(self, number: float) -> str:
         """A number with its unit."""
         return f"{number:g} %" if self.unit == "%" else f"{number:g} point{'s'[: number != 1]}"
+
+    @property
+    def early(self) -> str:
+        """The epochs of the measures of early training, in words."""
+        spec = next(iter(self.curves.values())).spec
+        last = early_epochs(spec)
+        return f"epoch{'s 1 to' if last > 1 else ''} {last} of {spec.epochs}"
+
+    @property
+    def margin(self) -> float:
+        """Up to this difference, results of the panel are "almost the same"; the perceptron's are those of MNIST."""
+        return _SAME_MNIST if next(iter(self.curves.values())).row.workload == "perceptron" else SAME
 
     @property
     def unit(self) -> str:

@@ -20,6 +20,7 @@ from dynabound.lab.report.tables import MethodRow
 from dynabound.lab.report.verdicts import (
     FAILS,
     HOLDS,
+    HOLDS_IN_PART,
     HOLDS_WHERE_DECIDED,
     NOT_COMPARABLE,
     NOT_REPRODUCED,
@@ -30,14 +31,15 @@ from dynabound.lab.report.verdicts import (
 )  # fmt: skip
 from dynabound.lab.studies.recipes import choose
 
-__all__ = ["as_dict", "paper_claims", "render", "write"]
+__all__ = ["as_dict", "headline", "paper_claims", "render", "write"]
 
 _SCALES = {
     "demo": "demo scale: scikit-learn's 8×8 digits replace MNIST and CIFAR-10, and the text of Python's language "
     "reference replaces Penn Treebank. The networks are small and the budgets short: a verdict is about these runs, "
     "and not about the paper's.",
-    "laptop": "laptop scale: the paper's data sets and shorter budgets than the paper's, with smaller convolutional "
-    "networks and LSTMs.",
+    "laptop": "laptop scale: MNIST for 20 epochs, and of CIFAR-10 and Penn Treebank small parts for the first few "
+    "hundred steps, with smaller convolutional networks and LSTMs. A verdict is about these runs, and "
+    "not about the paper's.",
     "paper": "paper scale: the paper's networks, data sets, budgets and search for step sizes.",
 }
 _CLASSES = {
@@ -78,7 +80,9 @@ def write(report: Report, out: Path) -> Path:
         plain = {
             "scale": report.scale,
             "out": report.out,
-            "questions": [{"question": each.question, "answer": each.answer} for each in report.questions],
+            "questions": [
+                {"question": each.question, "answer": each.answer, "details": each.details} for each in report.questions
+            ],
             "environment": report.environment,
             "studies": [as_dict(study) for study in report.studies],
         }
@@ -95,7 +99,8 @@ def render(report: Report, pictures: Mapping[str, bytes]) -> str:
     environment = jinja.Environment(loader=loader, autoescape=True, undefined=jinja.StrictUndefined)
     environment.filters |= {
         "verdict_class": _class,
-        "verdict_mark": lambda verdict: _MARKS[_class(verdict)],
+        "mark": _MARKS.__getitem__,
+        "headline": headline,
         "paper_claims": paper_claims,
         "signed": _signed,
         "p_value": _p_value,
@@ -131,6 +136,16 @@ def paper_claims(study: StudyReport) -> dict[str, int]:
     """
     kinds = [_class(check.verdict) for check in study.checks if check.of_paper != study.ours]
     return {kind: kinds.count(kind) for kind in _KINDS}
+
+
+def headline(study: StudyReport) -> tuple[str, str]:
+    """The verdict with the number of decided claims, if some are not, and the CSS class of its badge."""
+    counts = paper_claims(study)
+    decided, comparable = counts["yes"] + counts["no"], sum(counts.values()) - counts["none"]
+    if not 0 < decided < comparable or study.verdict not in (*_CLASSES, HOLDS_IN_PART):
+        return study.verdict, _class(study.verdict)
+    word = study.verdict.removesuffix(" where decided")
+    return f"{decided} of {comparable} decided, {word}", _class(study.verdict) if 2 * decided >= comparable else "open"
 
 
 def _signed(value: float) -> str:

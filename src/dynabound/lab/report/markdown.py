@@ -15,6 +15,7 @@ from dynabound.lab.ledger import Ledger
 from dynabound.lab.report import authors, summary
 from dynabound.lab.report.evidence import BEST, LAST, Group
 from dynabound.lab.report.figures import ReportFigure
+from dynabound.lab.report.html import headline
 from dynabound.lab.report.results import Curve, curves
 from dynabound.lab.report.suggested import tuning_steps
 from dynabound.lab.report.summary import StudyReport
@@ -23,11 +24,17 @@ from dynabound.lab.spec import SCALES
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import reuse
 from dynabound.lab.studies.plan import plan
-from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, Study
+from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, WORKLOADS, Study
 
 __all__ = ["build", "write"]
 
 _COMPARED = ("mnist", "cifar10", "ptb")
+_COPIES = {
+    "5b6abbfe37f12552": "The CIFAR-10 runs were trained on a copy of CIFAR-10 whose images are JPEG files. Its pixels "
+    "differ slightly from those of the original files, so `dynabound verify` with the original files does not compare "
+    "these runs."
+}
+"""Notes on data sets that are not the original files, by the fingerprint in a run's environment."""
 _OUTCOMES = {HOLDS: "better", FAILS: "worse"}
 
 
@@ -69,6 +76,7 @@ def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFig
     parts: list[str] = []
     panels: list[tuple[str, Mapping[str, Curve]]] = []
     figures: list[ReportFigure] = []
+    notes: set[str] = set()
     scales = {entry.spec.scale for entry in ledger.entries().values()}
     for scale in (scale for scale in reversed(SCALES) if scale in scales):
         with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +91,7 @@ def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFig
             panels += _panels(found[study.name], scale) if study.name in _COMPARED else []
         parts += _questions(report)
         for each in report.studies:
-            text, drawn = _section(each, scale, ledger)
+            text, drawn = _section(each, scale, ledger, notes)
             parts.append(text)
             figures += drawn
     return "\n".join([*_introduction(ledger), *_pairs(panels), *parts]), figures
@@ -106,7 +114,9 @@ def _under_way(studies: Sequence[Study], scale: str, store: Store) -> Iterator[s
 def _questions(report: summary.Report) -> Iterator[str]:
     if report.questions:
         yield f"## In short, {report.scale} scale\n"
-        yield from (f"- **{_plain(each.question)}** {_plain(each.answer)}" for each in report.questions)
+        yield from (
+            f"- **{_plain(each.question)}** {_plain(each.answer)} {_plain(each.details)}" for each in report.questions
+        )
         yield ""
 
 
@@ -128,9 +138,12 @@ def _introduction(ledger: Ledger) -> Iterator[str]:
     yield f"Trained on: {'; '.join(machines)}.\n"
     yield (
         "*Demo*, *laptop* and *paper* are [scales](reproduce.md#scales): demo runs train small networks on embedded "
-        "data for minutes. Figure 1 needs checkpoints, which a ledger does not have, and [theory](theory.md) has a "
-        "page of its own.\n"
+        "data for minutes. Laptop runs of CIFAR-10 and Penn Treebank train on small parts of them, for the first few "
+        "hundred steps; only paper runs have the paper's length. Figure 1 needs checkpoints, which a ledger "
+        "does not have, and [theory](theory.md) has a page of its own.\n"
     )
+    data = {session.get("data") for entry in entries for session in entry.environment}
+    yield from (f"{note}\n" for fingerprint, note in _COPIES.items() if fingerprint in data)
 
 
 def _machine(session: Mapping[str, object]) -> str:
@@ -170,13 +183,15 @@ def _pairs(panels: Sequence[tuple[str, Mapping[str, Curve]]]) -> Iterator[str]:
             if mine:
                 yield f"- {ours}, against {others[-1]}: {_sentence(mine)}."
     yield (
-        "\n*AdaBound* has suggested step sizes, or its defaults at paper scale; *AdaBound, defaults* has the paper's. "
-        "The step sizes of the other methods were searched for, except for *Adam, α = 0.001*. Differences are between "
-        "final test results, in points of accuracy or percent of perplexity (100 times the logarithm of the ratio); "
-        "above zero AdaBound is better. A difference is decided if the last epoch and the best one agree, after Holm's "
-        "correction over the whole table. The table shows the one of the two that is harder to decide, so it may "
-        "differ from the tables below ([rules](reproduce.md#verdicts)). The cost is the number of training steps that "
-        "were spent on finding the step size.\n"
+        "\n*AdaBound* has suggested step sizes, or its defaults at paper scale; *AdaBound, defaults* has the paper's,"
+        " with γ scaled to the length of an epoch ([scales](reproduce.md#scales)). The step sizes of the other "
+        "methods were searched for, except for *Adam, α = 0.001*. Differences are between final test results, in "
+        "points of accuracy or percent of perplexity (100 times the logarithm of the ratio); above zero AdaBound is "
+        "better. A difference is decided if the last epoch and the best one agree, after Holm's correction over the "
+        "whole table. The table shows the one of the two that is harder to decide. The tables below may differ: there"
+        " the correction is over the claims of one study, and in the short answers over those of one question "
+        "([rules](reproduce.md#verdicts)). The cost is the number of training steps that were spent on finding the "
+        "step size.\n"
     )
     yield "| on | method | against | difference | interval | AdaBound is | cost of its step size | of the other's |"
     yield "| --- | --- | --- | --- | --- | --- | --- | --- |"
@@ -197,18 +212,22 @@ def _sentence(pairs: Sequence[Pair]) -> str:
     return ", ".join(parts)
 
 
-def _section(report: StudyReport, scale: str, ledger: Ledger) -> tuple[str, list[ReportFigure]]:
+def _section(report: StudyReport, scale: str, ledger: Ledger, notes: set[str]) -> tuple[str, list[ReportFigure]]:
+    """The text and the figures of a study; a note that is in ``notes`` has been printed, and is left out."""
     figures = [_renamed(figure, scale) for figure in report.figures]
-    theirs = authors.combine(figures, ledger.root) if report.name == "cifar10" else None
+    comparable = report.name == "cifar10" and summary.data_name(WORKLOADS[scale]["resnet34"]["task"]) == "CIFAR-10"
+    theirs = authors.combine(figures, ledger.root) if comparable else None
     if theirs:
         figures[0] = theirs.figure
     whose = "Our claim" if report.ours else "The paper"
     lines = [f"## {report.title}, {scale} scale\n", f"{whose}: {report.claim}\n"]
     incomplete = not {"new", "waiting"}.isdisjoint(report.runs)
-    verdict = "incomplete: runs are missing" if incomplete else report.verdict
+    verdict = "incomplete: runs are missing" if incomplete else headline(report)[0]
     lines += [f"**{verdict[:1].upper()}{verdict[1:]}.** Runs: {_states(report)}.\n"]
     lines += [f"![{figure.title}](figures/{figure.name}.png)\n" for figure in figures]
-    lines += [f"{theirs.note}\n"] if theirs else []
+    if theirs and theirs.note not in notes:
+        notes.add(theirs.note)
+        lines.append(f"{theirs.note}\n")
     lines += [*_tables(report), *_claims(report), "Settings:\n", *(f"- {line}" for line in report.settings), ""]
     return "\n".join(lines), figures
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 from dynabound.lab.report.evidence import LAST, Evidence, Group, Panels
 from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import mean
 from dynabound.lab.report.tables import ranks
-from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, Check, Claim, judge
+from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED, Check, Claim
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, SAME_RATES
 
 __all__ = ["MOST_STEPS", "OURS", "best_searched", "claims", "method", "placings", "tuning_steps"]
@@ -46,20 +45,13 @@ def placings(panels: Panels, keep: Callable[[Curve], bool] = lambda _: True) -> 
 def claims(evidence: Evidence) -> list[Claim | Check]:
     """Quality on each workload, then costs, then ranks over all workloads."""
     groups = {f"{panel.partition(':')[0]}: ": Group(curves) for panel, curves in evidence.panels.items()}
-    found: list[Claim | Check] = [*_not_worse(groups)]
+    found = [_against_best(where, group) for where, group in groups.items()]
     for label in (DEFAULTS[OURS], *SAME_RATES.values()):
         found += [group.better(f"{where}AdaBound as suggested ends better than {label}", "ours", OURS, label, [LAST])
                   for where, group in groups.items()]  # fmt: skip
     for where, group in groups.items():
         found += _costs(where, group.curves)
     return [*found, *_ranked(evidence.panels)]
-
-
-def _not_worse(groups: Mapping[str, Group]) -> list[Check]:
-    """Claims that hold unless the test decides that the opposite is true."""
-    checks = judge([_against_best(where, group) for where, group in groups.items()])
-    return [replace(check, verdict=HOLDS) if check.verdict == UNDECIDED and check.low is not None else check
-            for check in checks]  # fmt: skip
 
 
 def best_searched(curves: Mapping[str, Curve]) -> str | None:
@@ -70,11 +62,11 @@ def best_searched(curves: Mapping[str, Curve]) -> str | None:
 
 
 def _against_best(where: str, group: Group) -> Claim | Check:
-    text = f"{where}AdaBound as suggested is not shown to be worse than the best searched method"
+    text = f"{where}AdaBound as suggested ends at most {group.amount(group.margin)} worse than the best searched method"
     if not any(curve.search_runs for curve in group.curves.values()):
         return Check(text, _NOT_SEARCHED, NOT_COMPARABLE)
     best = best_searched(group.curves)
-    return group.better(text, "ours", OURS, best, [LAST]) if best else Check(text, _MISSING, UNDECIDED)
+    return group.better(text, "ours", OURS, best, [LAST], -group.margin) if best else Check(text, _MISSING, UNDECIDED)
 
 
 def _costs(where: str, curves: Mapping[str, Curve]) -> list[Check]:

@@ -21,6 +21,8 @@ HOLDS, FAILS = "holds", "fails"
 HOLDS_IN_PART, HOLDS_WHERE_DECIDED = "holds in part", "holds where decided"
 _OURS = {REPRODUCED: HOLDS, NOT_REPRODUCED: FAILS, PARTLY: HOLDS_IN_PART, OPEN_ONLY: HOLDS_WHERE_DECIDED}
 """The words for our own claims."""
+_SIGN_TEST = math.ceil(-math.log2(ALPHA))
+"""Seeds that a sign test takes to decide anything."""
 _YES, _NO = (REPRODUCED, HOLDS), (NOT_REPRODUCED, FAILS)
 
 
@@ -102,6 +104,10 @@ class Claim:
         supported = self.p_for < self.p_against
         words = (REPRODUCED, NOT_REPRODUCED) if self.source.startswith("paper") else (HOLDS, FAILS)
         verdict = UNDECIDED if not level.decided else words[0] if supported else words[1]
+        few = [each.estimate.agreeing for each in self.comparisons if 0 < each.estimate.agreeing < _SIGN_TEST]
+        if few and verdict == UNDECIDED:
+            reason = f"{few[0]} seeds of a method agree exactly, and a sign test takes {_SIGN_TEST}"
+            return Check(self.text, f"{self.measured}; {reason}", NOT_COMPARABLE, self.source, unit=self.unit)
         hardest = "p_against" if self.joint and not supported else "p_for"
         shown: Comparison = max(self.comparisons, key=attrgetter(hardest))
         # Evidence against one of several tests is corrected for their number, and so is its interval.

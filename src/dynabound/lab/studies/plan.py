@@ -27,6 +27,8 @@ class Seed:
     """The state in the store; ``new`` for a run that is not stored."""
     metrics: list[dict[str, Any]]
     error: str = ""
+    cpu: str = ""
+    """The CPU model it was trained on; empty if it is not known, or if there were several."""
 
     def series(self, split: str) -> list[float]:
         """The metric of each epoch: accuracy in percent, or perplexity."""
@@ -61,12 +63,13 @@ def _read(run: Run, spec: RunSpec) -> Seed:
     try:
         status = run.status()
         metrics = run.metrics() if status["state"] in ENDED else []
+        models = {str(session.get("cpu") or "") for session in run.environment()}
     except LabError as error:
         return Seed(spec, "failed", [], str(error))
     key = f"test_{spec.metric}"
     if any(line.get(key) is None for line in metrics) or (status["state"] == "finished" and not metrics):
         return Seed(spec, "failed", [], f"{run.folder}: its metrics lack {key}; run it again")
-    return Seed(spec, status["state"], metrics, status.get("error", ""))
+    return Seed(spec, status["state"], metrics, status.get("error", ""), models.pop() if len(models) == 1 else "")
 
 
 def losses(store: Store, attempted: Container[str] | None = None) -> Loss:
