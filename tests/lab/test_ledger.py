@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_unfinished_runs_stay_out(tiny, tmp_path):
     assert reuse.add([tiny], "demo", store, ledger) == 0
     with pytest.raises(LabError, match=r"results: has no runs; fill it with: dynabound reproduce --add-to"):
         ledger.require()
+
+
+DAMAGED_RUNS = {
+    "environment": ("environment.json", "x", "does not say what it was trained on"),
+    "step": ("status.json", '{"state": "finished"}', "its state is not that of a run that has ended"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "reason"), DAMAGED_RUNS.values(), ids=DAMAGED_RUNS)
+def test_a_damaged_run_stays_out_and_leaves_the_ledger_readable(name, text, reason, tiny, done, tmp_path, caplog):
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
+    damaged = store.runs()[0]
+    (damaged.folder / name).write_text(text)
+    assert reuse.add([tiny], "demo", store, ledger) == 7 * 3 - 1
+    assert damaged.name not in ledger.entries()
+    assert f"run {damaged.name}: is damaged" in caplog.text
+    assert reason in caplog.text
 
 
 def test_a_search_is_taken_step_by_step(tiny, tmp_path, monkeypatch):
