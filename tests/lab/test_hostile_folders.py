@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dynabound._files import write_whole
 from dynabound.cli import app
+from dynabound.lab.checkpoints import file
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
 from dynabound.lab.train import train
@@ -58,18 +59,39 @@ def test_another_runs_checkpoint_is_refused(change, tmp_path):
         train(SPEC, Store(tmp_path / "mine"))
 
 
-def test_an_old_checkpoint_of_another_architecture_is_one_line(tmp_path):
-    """Checkpoints of version 0.1 do not name their run."""
-    from dynabound.lab.checkpoints import file
-
-    run = train(SPEC, Store(tmp_path), stop=lambda: True).run
+def nameless(spec, root):
+    """A stopped run whose checkpoint does not name it, as those of version 0.1: the run, the path and the state."""
+    run = train(spec, Store(root), stop=lambda: True).run
     (path,) = run.folder.glob("checkpoint-*.pt")
     state = file.read(path).state
     del state["run"]
+    file.write(path, state)
+    return run, path, state
+
+
+def test_an_old_checkpoint_of_another_architecture_is_one_line(tmp_path):
+    run, path, state = nameless(SPEC, tmp_path)
+    (run.folder / "environment.json").unlink()
     state["model"]["hidden.weight"] = torch.zeros(7, 64)
     file.write(path, state)
     with pytest.raises(StoreError, match=r"does not fit its spec .*runs remove"):
         train(SPEC, Store(tmp_path))
+
+
+@pytest.mark.parametrize("version", ["0.1.0", None, "0.2.0"])
+def test_a_checkpoint_without_a_name_is_used_by_runs_of_version_0_1_alone(version, tmp_path):
+    _, path, _ = nameless(RunSpec(**FIELDS, seed=1), tmp_path / "other")
+    mine = Store(tmp_path).run(SPEC)
+    mine.folder.mkdir()
+    for each in (path, file.checksum_path(path)):
+        (mine.folder / each.name).write_bytes(each.read_bytes())
+    if version:
+        (mine.folder / "environment.json").write_text(json.dumps([{"dynabound": version}]))
+    if version == "0.2.0":
+        with pytest.raises(StoreError, match=r"does not fit its spec \(it names no run.*runs remove"):
+            train(SPEC, Store(tmp_path))
+    else:
+        assert train(SPEC, Store(tmp_path)).state == "finished"
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "status.json", "environment.json"])
