@@ -16,6 +16,7 @@ from dynabound.cli import app
 from dynabound.lab.checkpoints import file
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
+from dynabound.lab.studies import plan
 from dynabound.lab.train import train
 
 FIELDS = dict(task="digits", hidden=4, epochs=2, examples=64, batch_size=32)
@@ -92,6 +93,31 @@ def test_a_checkpoint_without_a_name_is_used_by_runs_of_version_0_1_alone(versio
             train(SPEC, Store(tmp_path))
     else:
         assert train(SPEC, Store(tmp_path)).state == "finished"
+
+
+@pytest.mark.parametrize(("state", "epochs"), [("finished", 0), ("finished", 1), ("diverged", 2)])
+def test_an_ended_run_with_another_number_of_epochs_is_damaged_and_trained_again(state, epochs, copy, finished):
+    path = copy.folder / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:epochs]))
+    (copy.folder / "status.json").write_text(json.dumps({"state": state}))
+    (checkpoint,) = copy.folder.glob("checkpoint-*.pt")
+    checkpoint.unlink()
+    with pytest.raises(StoreError, match=r"metrics.jsonl: is damaged.*runs remove"):
+        copy.metrics()
+    answer = CliRunner().invoke(app, ["runs", "--json", f"--out={copy.folder.parent}"])
+    assert json.loads(answer.stdout)[0]["state"] == "damaged"
+    assert plan.read(Store(copy.folder.parent), SPEC).state == "failed"
+    result = train(SPEC, Store(copy.folder.parent))
+    assert [line["test_loss"] for line in result.metrics] == [line["test_loss"] for line in finished.metrics()]
+
+
+def test_a_checkpoint_beyond_its_metrics_is_damaged(tmp_path, finished, caplog):
+    run = train(SPEC, Store(tmp_path), stop=lambda: True).run
+    (path,) = run.folder.glob("checkpoint-*.pt")
+    file.write(path, {**file.read(path).state, "epoch": 99})
+    result = train(SPEC, Store(tmp_path))
+    assert "is damaged (it is not the state of a run)" in caplog.text
+    assert [line["test_loss"] for line in result.metrics] == [line["test_loss"] for line in finished.metrics()]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "status.json", "environment.json"])

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import read_regular, write_whole
-from dynabound.lab.checkpoints.contents import check_metrics
+from dynabound.lab.checkpoints.contents import check_metrics, check_result
 from dynabound.lab.checksums import is_number, parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
@@ -85,8 +85,7 @@ class Entry:
         metrics = check_metrics(
             [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         )
-        if len(metrics) != spec.epochs if state == "finished" else len(metrics) >= spec.epochs:
-            raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {state}")
+        check_result(spec, state, metrics)
         needed = (f"train_{spec.metric}", f"test_{spec.metric}")
         if not all(is_number(line.get(key)) for line in metrics for key in needed):
             raise DamagedError(f"its metrics lack one of {', '.join(needed)}")

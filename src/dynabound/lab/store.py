@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints import file, lock
-from dynabound.lab.checkpoints.contents import check_metrics
+from dynabound.lab.checkpoints.contents import check_metrics, check_result
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
 from dynabound.lab.checksums import parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
@@ -57,7 +57,8 @@ class Store:
     def run(self, spec: RunSpec) -> Run:
         """The run of ``spec``, which need not exist yet."""
         folders = [self.root / name for name in spec.names]
-        return Run(next((folder for folder in folders[1:] if (folder / "spec.json").is_file()), folders[0]))
+        old = (folder for folder in folders[1:] if (folder / "spec.json").is_file())
+        return Run(next(old, folders[0]), spec)
 
     def runs(self) -> list[Run]:
         """All runs, the oldest first."""
@@ -92,8 +93,9 @@ def _age(folder: Path) -> float:
 class Run:
     """One run's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spec: RunSpec | None = None) -> None:
         self.folder = folder
+        self._spec = spec
         self._checkpoints = Checkpoints(folder)
         self._verified = False
 
@@ -164,29 +166,33 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per epoch. If the file is damaged, they come from the checkpoint."""
         path = self.folder / "metrics.jsonl"
-        expected = self._expected("metrics_sha256"), self._expected("epochs")
+        try:
+            status = self._stored_status()
+        except (FileNotFoundError, DamagedError):
+            status = {}
         try:
             contents = read_regular(path)
-            lines = check_metrics([verified(parse_json(line, dict), _OLD_METRICS) for line in contents.splitlines()])
-            if expected[0] in (None, hashlib.sha256(contents).hexdigest()) and expected[1] in (None, len(lines)):
-                return lines
+            lines = [verified(parse_json(line, dict), _OLD_METRICS) for line in contents.splitlines()]
+            if status.get("metrics_sha256") in (None, hashlib.sha256(contents).hexdigest()):
+                return self._checked(lines, status)
         except FileNotFoundError:
-            if not any(expected):
+            if not (status.get("metrics_sha256") or status.get("epochs") or status.get("state") == "finished"):
                 return []
         except (OSError, DamagedError):
             pass
         log.warning("%s: is damaged; the metrics come from the last checkpoint", path)
         state = self.load_checkpoint()
-        if state is None or expected[1] not in (None, len(state["metrics"])):
-            raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self._remedy}")
-        metrics: list[dict[str, Any]] = state["metrics"]
-        return metrics
+        with contextlib.suppress(DamagedError):
+            if state is not None:
+                return self._checked(state["metrics"], status)
+        raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self._remedy}")
 
-    def _expected(self, key: str) -> Any:
-        try:
-            return self._stored_status().get(key)
-        except (FileNotFoundError, DamagedError):
-            return None
+    def _checked(self, metrics: list[dict[str, Any]], status: dict[str, Any]) -> list[dict[str, Any]]:
+        """``metrics``; DamagedError if they are not those of this run in this state."""
+        check_result(self._spec or self.spec(), status.get("state"), check_metrics(metrics))
+        if status.get("epochs") not in (None, len(metrics)):
+            raise DamagedError("the status has another number of epochs")
+        return metrics
 
     def environment(self) -> list[dict[str, Any]]:
         """The environment of each session of the run; damaged entries are left out."""

@@ -6,8 +6,9 @@ from typing import Any
 
 from dynabound.lab.checksums import is_number
 from dynabound.lab.errors import DamagedError
+from dynabound.lab.spec import RunSpec
 
-__all__ = ["check_metrics", "check_state"]
+__all__ = ["check_metrics", "check_result", "check_state"]
 
 _COUNTS = ("epoch", "step")
 _NUMBERS = ("train_loss", "test_loss", "lr", "seconds")
@@ -22,12 +23,19 @@ def check_metrics(lines: Any) -> list[dict[str, Any]]:
     return lines
 
 
+def check_result(spec: RunSpec, state: str | None, metrics: list[dict[str, Any]]) -> None:
+    """DamagedError unless a run of ``spec`` in this state could have these metrics."""
+    if (state == "finished" and len(metrics) != spec.epochs) or (state == "diverged" and len(metrics) >= spec.epochs):
+        raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {state}")
+
+
 def check_state(state: dict[str, Any]) -> dict[str, Any]:
     """``state``; DamagedError unless a run could have saved it: a checksum alone does not prove that."""
-    check_metrics(state.get("metrics"))
+    metrics = check_metrics(state.get("metrics"))
     sums, ranks = state.get("sums"), state.get("ranks")
     whole = (
         all(type(state.get(key)) is int and state[key] >= 0 for key in ("epoch", "index", "step"))
+        and state["epoch"] == len(metrics) + 1
         and all(isinstance(state.get(key), dict) for key in ("model", "optimizer"))
         and is_number(state.get("seconds"))
         and isinstance(sums, list)
