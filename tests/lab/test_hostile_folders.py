@@ -111,6 +111,20 @@ def test_an_ended_run_with_another_number_of_epochs_is_damaged_and_trained_again
     assert [line["test_loss"] for line in result.metrics] == [line["test_loss"] for line in finished.metrics()]
 
 
+@pytest.mark.parametrize("key", ["train_accuracy", "test_accuracy"])
+@pytest.mark.parametrize("lost", [True, False], ids=["without", "null"])
+def test_metrics_without_an_accuracy_come_from_the_checkpoint(key, lost, copy, finished):
+    """Version 0.1 wrote no checksums."""
+    lines = [{**line, key: None} for line in finished.metrics()]
+    for line in lines:
+        if lost:
+            del line[key]
+    (copy.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (copy.folder / "status.json").write_text('{"state": "finished"}')
+    assert copy.metrics() == plan.read(Store(copy.folder.parent), SPEC).metrics == finished.metrics()
+    assert CliRunner().invoke(app, ["runs", "show", copy.name, f"--out={copy.folder.parent}"]).exit_code == 0
+
+
 def test_a_checkpoint_beyond_its_metrics_is_damaged(tmp_path, finished, caplog):
     run = train(SPEC, Store(tmp_path), stop=lambda: True).run
     (path,) = run.folder.glob("checkpoint-*.pt")

@@ -206,6 +206,14 @@ def test_a_run_that_diverged_at_once_has_no_metrics(tmp_path):
     assert Store(tmp_path / "runs").run(entry.spec).status() == {"state": "diverged", "epochs": 0, "step": 3}
 
 
+@pytest.mark.parametrize("value", [0, -1.5, None])
+def test_a_perplexity_is_positive(value, tmp_path, caplog):
+    line = dict(epoch=1, step=3, train_loss=1.0, test_loss=1.0, lr=0.1, seconds=1.0, train_perplexity=2.0)
+    entry = Entry(RunSpec("pydoc", epochs=1), "finished", 3, [{**line, "test_perplexity": value}], [{"torch": "2"}])
+    assert Ledger(tmp_path).add([entry]) == 0
+    assert "perplexity" in caplog.text or "incomplete" in caplog.text
+
+
 def test_a_file_is_not_a_ledger(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match="is not a folder; a ledger is a folder of"):

@@ -86,9 +86,6 @@ class Entry:
             [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         )
         check_result(spec, state, metrics)
-        needed = (f"train_{spec.metric}", f"test_{spec.metric}")
-        if not all(is_number(line.get(key)) for line in metrics for key in needed):
-            raise DamagedError(f"its metrics lack one of {', '.join(needed)}")
         if not isinstance(sessions, list) or not sessions or not all(isinstance(each, dict) for each in sessions):
             raise DamagedError("it does not say what it was trained on")
         return cls(spec, state, step, metrics, sessions)
