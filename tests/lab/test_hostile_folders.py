@@ -190,6 +190,24 @@ def test_a_file_larger_than_the_memory_is_not_read(name, copy):
     assert copy.name in answer.stdout
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_checkpoint_larger_than_the_memory_does_not_hide_other_runs(known, copy, monkeypatch):
+    def read(*_, **__):
+        raise MemoryError
+
+    other = train(RunSpec(**FIELDS, seed=1), Store(copy.folder.parent)).run
+    (path,) = copy.folder.glob("checkpoint-*.pt")
+    os.truncate(path, 1 << 42)
+    (copy.folder / "metrics.jsonl").write_bytes(b"x")
+    if not known:  # as where the machine cannot tell how much memory it has
+        monkeypatch.setattr(file, "read_regular", read)
+    answer = CliRunner().invoke(app, ["runs", "--json", f"--out={copy.folder.parent}"])
+    assert {row["run"]: row["state"] for row in json.loads(answer.stdout)} == {
+        copy.name: "damaged",
+        other.name: "finished",
+    }
+
+
 @pytest.mark.parametrize("name", ["spec.json", "status.json", "metrics.jsonl", "environment.json", "lock"])
 def test_a_fifo_does_not_hang_a_reader(name, copy):
     (copy.folder / name).unlink()
