@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from dynabound._files import write_whole
 from dynabound.cli import app
+from dynabound.lab import checksums, store
 from dynabound.lab.checkpoints import file
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
@@ -68,6 +69,20 @@ def nameless(spec, root):
     del state["run"]
     file.write(path, state)
     return run, path, state
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_metrics_and_environment_of_another_run_are_refused(named, copy, tmp_path, monkeypatch):
+    """Unless they were written before checksums included the run's name."""
+    if not named:
+        monkeypatch.setattr(store, "signed", lambda fields, run="": checksums.signed(fields))
+    other = train(RunSpec(**FIELDS, seed=1), Store(tmp_path / "other")).run
+    own = copy.metrics()
+    copy.write_status("running")  # as a killed process leaves it
+    for name in ("metrics.jsonl", "environment.json"):
+        (copy.folder / name).write_bytes((other.folder / name).read_bytes())
+    assert copy.metrics() == (own if named else other.metrics())
+    assert copy.environment() == ([] if named else other.environment())
 
 
 def test_an_old_checkpoint_of_another_architecture_is_one_line(tmp_path):

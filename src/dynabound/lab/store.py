@@ -4,7 +4,7 @@ A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.j
 (``checkpoint-*.pt`` with ``checkpoint-*.pt.sha256``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The
 newest checkpoint is authoritative for a run that has not ended: it contains the metrics too, and everything that was
 written after it is written again. Status, environment and each line of metrics contain their own checksums; status and
-checkpoints name their run.
+checkpoints name their run, and the checksums of environment and metrics include its name.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class Run:
             status = {}
         try:
             contents = read_regular(path)
-            lines = [verified(parse_json(line, dict), _OLD_METRICS) for line in contents.splitlines()]
+            lines = [verified(parse_json(line, dict), _OLD_METRICS, self.name) for line in contents.splitlines()]
             if status.get("metrics_sha256") in (None, hashlib.sha256(contents).hexdigest()):
                 return self._checked(lines, status)
         except FileNotFoundError:
@@ -203,7 +203,7 @@ class Run:
         sessions = []
         for entry in entries:
             with contextlib.suppress(DamagedError):
-                sessions.append(verified(entry, _OLD_SESSION))
+                sessions.append(verified(entry, _OLD_SESSION, self.name))
         return sessions
 
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
@@ -233,7 +233,7 @@ class Run:
         """Write what is known before training: spec, status, and the new sessions after the earlier ones."""
         earlier = self.environment() if resume else []
         self._write("spec.json", (spec.to_json() + "\n").encode())
-        self._write("environment.json", _json([signed(each) for each in (*earlier, *sessions)]))
+        self._write("environment.json", _json([signed(each, self.name) for each in (*earlier, *sessions)]))
         self.write_status("running")
 
     def write_status(self, state: str, **details: Any) -> None:
@@ -246,7 +246,7 @@ class Run:
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
-        lines = "".join(json.dumps(signed(line), allow_nan=False) + "\n" for line in metrics)
+        lines = "".join(json.dumps(signed(line, self.name), allow_nan=False) + "\n" for line in metrics)
         self._write("metrics.jsonl", lines.encode(), durable=False)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
