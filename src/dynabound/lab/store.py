@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -280,7 +280,7 @@ class Run:
         if self.folder.is_symlink():
             raise StoreError(f"{self.folder}: is a symbolic link; remove what it points to, {self.folder.resolve()}")
         with self.lock():
-            trash = self.folder.with_name(f".removed-{self.name}-{os.getpid()}")
+            trash = self.folder.with_name(f".removed-{self.name}-{secrets.token_hex(8)}")
             try:
                 for folder in self.folder.glob("*.dcp"):
                     if not folder.is_symlink():
@@ -291,6 +291,10 @@ class Run:
                 with contextlib.suppress(OSError):
                     trash.rename(self.folder)  # the remaining files keep their folder's name
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
+        for leftover in self.folder.parent.glob(".removed-*"):  # of a process that was killed while removing
+            with contextlib.suppress(OSError):
+                if not lock.is_held(leftover / "lock"):
+                    delete(leftover)
 
     @property
     def _remedy(self) -> str:
