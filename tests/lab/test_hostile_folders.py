@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
 from dynabound.lab.studies import plan
 from dynabound.lab.train import train
+from helpers.damaged_folders import as_owner
 
 FIELDS = dict(task="digits", hidden=4, epochs=2, examples=64, batch_size=32)
 SPEC = RunSpec(**FIELDS)
@@ -32,8 +35,6 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def copy(finished, tmp_path):
     """A finished run in a store of its own, to be damaged."""
-    import shutil
-
     shutil.copytree(finished.folder, tmp_path / finished.name)
     return Store(tmp_path).run(SPEC)
 
@@ -295,6 +296,19 @@ def test_a_reader_without_write_permission_sees_a_running_run(tmp_path):
             os.setuid(65534)
             os._exit(0 if run.status()["state"] == "running" else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(("place", "mode"), [("", 0o444), (f"{SPEC.name}/spec.json", 0)], ids=["store", "spec"])
+def test_what_may_not_be_read_is_an_error_with_the_remedy(place, mode, finished):
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's own, into which another user may not look
+        root = Path(folder) / "runs"
+        shutil.copytree(finished.folder, root / SPEC.name)
+        (root / place).chmod(mode)
+        with as_owner(Path(folder)):
+            if os.geteuid() == 0:
+                pytest.skip("root may read everything")
+            with pytest.raises(StoreError, match=r"Permission denied.*chmod -R u\+rwX /"):
+                Store(root).runs()[0].spec()
 
 
 def test_readers_do_not_see_each_other_as_a_running_run(tmp_path):

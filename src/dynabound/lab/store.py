@@ -63,12 +63,19 @@ class Store:
     def runs(self) -> list[Run]:
         """All runs, the oldest first."""
         ages: dict[Path, float] = {}
+        refused = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for folder in self.root.iterdir():
                 # A folder may be removed at any moment, and one that cannot be read must not hide the others.
-                with contextlib.suppress(OSError):
+                try:
                     if not folder.name.startswith("."):
                         ages[folder] = _age(folder)
+                except PermissionError as error:
+                    refused = error
+                except OSError:
+                    pass
+        if refused and not ages:
+            raise StoreError(f"{self.root}: cannot be read ({refused.strerror}); {_readable(self.root)}") from refused
         return [Run(folder) for folder in sorted(ages, key=lambda folder: (ages[folder], folder.name))]
 
     def find(self, name: str) -> Run:
@@ -112,7 +119,7 @@ class Run:
         try:
             spec = RunSpec.from_json(read_regular(path).decode())
         except PermissionError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}); make it readable: chmod -R u+rwX") from error
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); {_readable(self.folder)}") from error
         except (OSError, UnicodeDecodeError, LabError) as error:
             raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self._remedy}") from error
         if self.name not in spec.names:
@@ -319,6 +326,10 @@ class Run:
                 f"{path}: cannot be written ({error.strerror or error}); what was there is kept. Make room, or the "
                 f"folder writable, then{resume if known else ' run the same command again'}"
             ) from error
+
+
+def _readable(path: Path) -> str:
+    return f"make it readable: chmod -R u+rwX {path}"
 
 
 def _json(value: Any) -> bytes:
