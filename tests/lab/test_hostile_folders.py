@@ -131,10 +131,9 @@ def test_an_ended_run_with_another_number_of_epochs_is_damaged_and_trained_again
 @pytest.mark.parametrize("lost", [True, False], ids=["without", "null"])
 def test_metrics_without_an_accuracy_come_from_the_checkpoint(key, lost, copy, finished):
     """Version 0.1 wrote no checksums."""
-    lines = [{**line, key: None} for line in finished.metrics()]
-    for line in lines:
-        if lost:
-            del line[key]
+    lines = [
+        {k: None if k == key else v for k, v in line.items() if k != key or not lost} for line in finished.metrics()
+    ]
     (copy.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (copy.folder / "status.json").write_text('{"state": "finished"}')
     assert copy.metrics() == plan.read(Store(copy.folder.parent), SPEC).metrics == finished.metrics()
@@ -218,10 +217,8 @@ def test_a_checkpoint_larger_than_the_memory_does_not_hide_other_runs(known, cop
     if not known:  # as where the machine cannot tell how much memory it has
         monkeypatch.setattr(file, "read_regular", read)
     answer = CliRunner().invoke(app, ["runs", "--json", f"--out={copy.folder.parent}"])
-    assert {row["run"]: row["state"] for row in json.loads(answer.stdout)} == {
-        copy.name: "damaged",
-        other.name: "finished",
-    }
+    states = {row["run"]: row["state"] for row in json.loads(answer.stdout)}
+    assert states == {copy.name: "damaged", other.name: "finished"}
 
 
 @pytest.mark.parametrize("name", ["spec.json", "status.json", "metrics.jsonl", "environment.json", "lock"])
