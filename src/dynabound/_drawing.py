@@ -147,22 +147,30 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
     digest = hashlib.sha256(text.encode()).hexdigest()
     paths, record = [folder / f"{name}.{kind}" for kind in FILE_KINDS], folder / f"{name}.json"
     try:
-        known = json.loads(read_regular(record))["digest"]
+        stored = json.loads(read_regular(record))
+        if (stored["digest"], stored["sha256"]) == (digest, _sums([read_regular(path) for path in paths])):
+            return paths
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        known = ""
-    if known == digest and all(path.is_file() for path in paths):
-        return paths
+        pass  # damaged or missing
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)  # if the process is killed before the last line, the figure is drawn again
     with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
         figure = draw()
         _fix_layout(figure)
+        drawn = []
         for path, (kind, metadata) in zip(paths, FILE_KINDS.items(), strict=True):
             buffer = io.BytesIO()
             figure.savefig(buffer, format=kind, dpi=130, metadata=metadata)
-            write_whole(path, buffer.getvalue(), durable=False)
-    write_whole(record, json.dumps({"digest": digest, **data}).encode(), durable=False)
+            drawn.append(buffer.getvalue())
+            write_whole(path, drawn[-1], durable=False)
+    contents = json.dumps({"digest": digest, "sha256": _sums(drawn), **data})
+    write_whole(record, contents.encode(), durable=False)
     return paths
+
+
+def _sums(files: list[bytes]) -> list[str]:
+    """The checksum of each file."""
+    return [hashlib.sha256(contents).hexdigest() for contents in files]
 
 
 def _fix_layout(figure: Figure) -> None:

@@ -58,11 +58,18 @@ def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of ``path``; OSError if it is a symbolic link, a FIFO, a device or a folder."""
+    """A descriptor of ``path``; OSError if it is a symbolic link, a FIFO, a device or a folder.
+
+    For writing, also if the file has another name: what is written would replace someone else's file.
+    """
     handle = os.open(path, flags | SAFE_OPEN, 0o666)
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
+    found = os.fstat(handle)
+    if not stat.S_ISREG(found.st_mode):
         os.close(handle)
         raise OSError(0, "not a regular file", str(path))
+    if flags & (os.O_WRONLY | os.O_RDWR) and found.st_nlink > 1:
+        os.close(handle)
+        raise OSError(errno.EMLINK, "a hard link", str(path))
     return handle
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-import dynabound
 from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -20,7 +19,7 @@ from dynabound.lab.studies import theory as theorems
 from dynabound.lab.train import train
 from helpers import tiny_studies
 from helpers.clean import assert_clean
-from helpers.damaged_folders import FORGED, damage
+from helpers.damaged_folders import FORGED, as_owner, damage
 from helpers.golden import GOLDEN
 from helpers.runs import without_seconds
 from helpers.time_limit import time_limit
@@ -75,21 +74,6 @@ def _numbers(text):
     return values, {check["claim"]: check for check in checks}
 
 
-@contextlib.contextmanager
-def _as_owner(folder):
-    """For root, who may read everything: become a user who owns the folder, if that user may read our templates."""
-    if os.geteuid() != 0 or not all(parent.stat().st_mode & 0o1 for parent in Path(dynabound.__file__).parents):
-        yield
-        return
-    for path in (folder, *folder.rglob("*")):
-        os.chown(path, 65534, 65534, follow_symlinks=False)
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 def _snapshot(folder):
     """Every file with its contents, but the locks, which say who looked last."""
     found = {}
@@ -136,7 +120,7 @@ def check(seed, whole):
         target = parts[1] if parts[0] == "runs" else STOPPED.name
         command = COMMANDS[seed % len(COMMANDS)].format(out=out, run=target)
         before = _snapshot(out)
-        user = _as_owner(out) if how == "unreadable" else contextlib.nullcontext()
+        user = as_owner(out) if how == "unreadable" else contextlib.nullcontext()
         with time_limit(f"{seed}: {how} {path.name}, dynabound {command}"), user:
             result = _invoke(command)
             message = f"{seed}: {how} {path}\ndynabound {command}\n{result.output}\n{result.exception!r}"

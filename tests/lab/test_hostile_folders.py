@@ -3,8 +3,10 @@
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,9 +15,13 @@ from typer.testing import CliRunner
 
 from dynabound._files import write_whole
 from dynabound.cli import app
+from dynabound.lab import checksums, store
+from dynabound.lab.checkpoints import file
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
+from dynabound.lab.studies import plan
 from dynabound.lab.train import train
+from helpers.damaged_folders import as_owner
 
 FIELDS = dict(task="digits", hidden=4, epochs=2, examples=64, batch_size=32)
 SPEC = RunSpec(**FIELDS)
@@ -29,8 +35,6 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def copy(finished, tmp_path):
     """A finished run in a store of its own, to be damaged."""
-    import shutil
-
     shutil.copytree(finished.folder, tmp_path / finished.name)
     return Store(tmp_path).run(SPEC)
 
@@ -58,18 +62,91 @@ def test_another_runs_checkpoint_is_refused(change, tmp_path):
         train(SPEC, Store(tmp_path / "mine"))
 
 
-def test_an_old_checkpoint_of_another_architecture_is_one_line(tmp_path):
-    """Checkpoints of version 0.1 do not name their run."""
-    from dynabound.lab.checkpoints import file
-
-    run = train(SPEC, Store(tmp_path), stop=lambda: True).run
+def nameless(spec, root):
+    """A stopped run whose checkpoint does not name it, as those of version 0.1: the run, the path and the state."""
+    run = train(spec, Store(root), stop=lambda: True).run
     (path,) = run.folder.glob("checkpoint-*.pt")
     state = file.read(path).state
     del state["run"]
+    file.write(path, state)
+    return run, path, state
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_metrics_and_environment_of_another_run_are_refused(named, copy, tmp_path, monkeypatch):
+    """Unless they were written before checksums included the run's name."""
+    if not named:
+        monkeypatch.setattr(store, "signed", lambda fields, run="": checksums.signed(fields))
+    other = train(RunSpec(**FIELDS, seed=1), Store(tmp_path / "other")).run
+    own = copy.metrics()
+    copy.write_status("running")  # as a killed process leaves it
+    for name in ("metrics.jsonl", "environment.json"):
+        (copy.folder / name).write_bytes((other.folder / name).read_bytes())
+    assert copy.metrics() == (own if named else other.metrics())
+    assert copy.environment() == ([] if named else other.environment())
+
+
+def test_an_old_checkpoint_of_another_architecture_is_one_line(tmp_path):
+    run, path, state = nameless(SPEC, tmp_path)
+    (run.folder / "environment.json").unlink()
     state["model"]["hidden.weight"] = torch.zeros(7, 64)
     file.write(path, state)
     with pytest.raises(StoreError, match=r"does not fit its spec .*runs remove"):
         train(SPEC, Store(tmp_path))
+
+
+@pytest.mark.parametrize("version", ["0.1.0", None, "0.2.0"])
+def test_a_checkpoint_without_a_name_is_used_by_runs_of_version_0_1_alone(version, tmp_path):
+    _, path, _ = nameless(RunSpec(**FIELDS, seed=1), tmp_path / "other")
+    mine = Store(tmp_path).run(SPEC)
+    mine.folder.mkdir()
+    for each in (path, file.checksum_path(path)):
+        (mine.folder / each.name).write_bytes(each.read_bytes())
+    if version:
+        (mine.folder / "environment.json").write_text(json.dumps([{"dynabound": version}]))
+    if version == "0.2.0":
+        with pytest.raises(StoreError, match=r"does not fit its spec \(it names no run.*runs remove"):
+            train(SPEC, Store(tmp_path))
+    else:
+        assert train(SPEC, Store(tmp_path)).state == "finished"
+
+
+@pytest.mark.parametrize(("state", "epochs"), [("finished", 0), ("finished", 1), ("diverged", 2)])
+def test_an_ended_run_with_another_number_of_epochs_is_damaged_and_trained_again(state, epochs, copy, finished):
+    path = copy.folder / "metrics.jsonl"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:epochs]))
+    (copy.folder / "status.json").write_text(json.dumps({"state": state}))
+    (checkpoint,) = copy.folder.glob("checkpoint-*.pt")
+    checkpoint.unlink()
+    with pytest.raises(StoreError, match=r"metrics.jsonl: is damaged.*runs remove"):
+        copy.metrics()
+    answer = CliRunner().invoke(app, ["runs", "--json", f"--out={copy.folder.parent}"])
+    assert json.loads(answer.stdout)[0]["state"] == "damaged"
+    assert plan.read(Store(copy.folder.parent), SPEC).state == "failed"
+    result = train(SPEC, Store(copy.folder.parent))
+    assert [line["test_loss"] for line in result.metrics] == [line["test_loss"] for line in finished.metrics()]
+
+
+@pytest.mark.parametrize("key", ["train_accuracy", "test_accuracy"])
+@pytest.mark.parametrize("lost", [True, False], ids=["without", "null"])
+def test_metrics_without_an_accuracy_come_from_the_checkpoint(key, lost, copy, finished):
+    """Version 0.1 wrote no checksums."""
+    lines = [
+        {k: None if k == key else v for k, v in line.items() if k != key or not lost} for line in finished.metrics()
+    ]
+    (copy.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (copy.folder / "status.json").write_text('{"state": "finished"}')
+    assert copy.metrics() == plan.read(Store(copy.folder.parent), SPEC).metrics == finished.metrics()
+    assert CliRunner().invoke(app, ["runs", "show", copy.name, f"--out={copy.folder.parent}"]).exit_code == 0
+
+
+def test_a_checkpoint_beyond_its_metrics_is_damaged(tmp_path, finished, caplog):
+    run = train(SPEC, Store(tmp_path), stop=lambda: True).run
+    (path,) = run.folder.glob("checkpoint-*.pt")
+    file.write(path, {**file.read(path).state, "epoch": 99})
+    result = train(SPEC, Store(tmp_path))
+    assert "is damaged (it is not the state of a run)" in caplog.text
+    assert [line["test_loss"] for line in result.metrics] == [line["test_loss"] for line in finished.metrics()]
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", "status.json", "environment.json"])
@@ -128,6 +205,22 @@ def test_a_file_larger_than_the_memory_is_not_read(name, copy):
     assert copy.name in answer.stdout
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_checkpoint_larger_than_the_memory_does_not_hide_other_runs(known, copy, monkeypatch):
+    def read(*_, **__):
+        raise MemoryError
+
+    other = train(RunSpec(**FIELDS, seed=1), Store(copy.folder.parent)).run
+    (path,) = copy.folder.glob("checkpoint-*.pt")
+    os.truncate(path, 1 << 42)
+    (copy.folder / "metrics.jsonl").write_bytes(b"x")
+    if not known:  # as where the machine cannot tell how much memory it has
+        monkeypatch.setattr(file, "read_regular", read)
+    answer = CliRunner().invoke(app, ["runs", "--json", f"--out={copy.folder.parent}"])
+    states = {row["run"]: row["state"] for row in json.loads(answer.stdout)}
+    assert states == {copy.name: "damaged", other.name: "finished"}
+
+
 @pytest.mark.parametrize("name", ["spec.json", "status.json", "metrics.jsonl", "environment.json", "lock"])
 def test_a_fifo_does_not_hang_a_reader(name, copy):
     (copy.folder / name).unlink()
@@ -147,13 +240,14 @@ def test_one_bad_folder_does_not_hide_the_others(copy):
     assert {run.name for run in Store(root).runs()} == {SPEC.name, "0123456789abcdef"}
 
 
-def test_the_lock_is_not_followed_through_a_link(tmp_path):
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_the_lock_is_not_followed_through_a_link(link, tmp_path):
     victim = tmp_path / "precious"
     victim.write_text("keep me")
     run = Store(tmp_path / "runs").run(SPEC)
     run.folder.mkdir(parents=True)
-    (run.folder / "lock").symlink_to(victim)
-    with pytest.raises(StoreError, match="lock: cannot be written"):
+    link(run.folder / "lock", victim)
+    with pytest.raises(StoreError, match=r"lock: cannot be written .*delete it"):
         train(SPEC, Store(tmp_path / "runs"))
     assert victim.read_text() == "keep me"
 
@@ -199,6 +293,19 @@ def test_a_reader_without_write_permission_sees_a_running_run(tmp_path):
             os.setuid(65534)
             os._exit(0 if run.status()["state"] == "running" else 1)
         assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(("place", "mode"), [("", 0o444), (f"{SPEC.name}/spec.json", 0)], ids=["store", "spec"])
+def test_what_may_not_be_read_is_an_error_with_the_remedy(place, mode, finished):
+    with tempfile.TemporaryDirectory() as folder:  # not pytest's own, into which another user may not look
+        root = Path(folder) / "runs"
+        shutil.copytree(finished.folder, root / SPEC.name)
+        (root / place).chmod(mode)
+        with as_owner(Path(folder)):
+            if os.geteuid() == 0:
+                pytest.skip("root may read everything")
+            with pytest.raises(StoreError, match=r"Permission denied.*chmod -R u\+rwX /"):
+                Store(root).runs()[0].spec()
 
 
 def test_readers_do_not_see_each_other_as_a_running_run(tmp_path):

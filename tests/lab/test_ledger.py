@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 
 import pytest
 
@@ -81,6 +82,24 @@ def test_unfinished_runs_stay_out(tiny, tmp_path):
     assert reuse.add([tiny], "demo", store, ledger) == 0
     with pytest.raises(LabError, match=r"results: has no runs; fill it with: dynabound reproduce --add-to"):
         ledger.require()
+
+
+DAMAGED_RUNS = {
+    "environment": ("environment.json", "x", "does not say what it was trained on"),
+    "step": ("status.json", '{"state": "finished"}', "its state is not that of a run that has ended"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "reason"), DAMAGED_RUNS.values(), ids=DAMAGED_RUNS)
+def test_a_damaged_run_stays_out_and_leaves_the_ledger_readable(name, text, reason, tiny, done, tmp_path, caplog):
+    shutil.copytree(done / "runs", tmp_path / "runs")
+    store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
+    damaged = store.runs()[0]
+    (damaged.folder / name).write_text(text)
+    assert reuse.add([tiny], "demo", store, ledger) == 7 * 3 - 1
+    assert damaged.name not in ledger.entries()
+    assert f"run {damaged.name}: is damaged" in caplog.text
+    assert reason in caplog.text
 
 
 def test_a_search_is_taken_step_by_step(tiny, tmp_path, monkeypatch):
@@ -185,6 +204,14 @@ def test_a_run_that_diverged_at_once_has_no_metrics(tmp_path):
     assert ledger.entries() == {entry.spec.name: entry}
     entry.restore(Store(tmp_path / "runs"))
     assert Store(tmp_path / "runs").run(entry.spec).status() == {"state": "diverged", "epochs": 0, "step": 3}
+
+
+@pytest.mark.parametrize("value", [0, -1.5, None])
+def test_a_perplexity_is_positive(value, tmp_path, caplog):
+    line = dict(epoch=1, step=3, train_loss=1.0, test_loss=1.0, lr=0.1, seconds=1.0, train_perplexity=2.0)
+    entry = Entry(RunSpec("pydoc", epochs=1), "finished", 3, [{**line, "test_perplexity": value}], [{"torch": "2"}])
+    assert Ledger(tmp_path).add([entry]) == 0
+    assert "perplexity" in caplog.text or "incomplete" in caplog.text
 
 
 def test_a_file_is_not_a_ledger(tmp_path):

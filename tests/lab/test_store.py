@@ -1,7 +1,9 @@
+import dataclasses
 import errno
 import fcntl
 import json
 import logging
+import os
 import shutil
 
 import pytest
@@ -185,6 +187,24 @@ def test_a_spec_in_the_wrong_folder_is_refused(tmp_path):
 def test_remove_deletes_the_folder(tmp_path):
     run = train(SPEC, Store(tmp_path)).run
     run.remove()
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_interrupted_removal_is_completed_by_the_next(tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    first, second = (train(dataclasses.replace(SPEC, epochs=1, seed=seed), Store(tmp_path)).run for seed in (1, 2))
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            first.remove()
+    (left,) = tmp_path.glob(".removed-*")
+    assert not left.name.endswith(f"-{os.getpid()}"), "a name that can be guessed"
+    with lock.hold(left / "lock", first.name):  # another process is removing it
+        second.remove()
+        assert list(tmp_path.iterdir()) == [left]
+    train(SPEC, Store(tmp_path)).run.remove()
     assert not list(tmp_path.iterdir())
 
 

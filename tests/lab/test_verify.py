@@ -1,11 +1,13 @@
 """Runs of a ledger, trained again: what is the same, what is not, and what cannot be compared."""
 
 import dataclasses
+import os
 import sys
 
 import pytest
 
 from dynabound.lab import verify as module
+from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Entry
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -41,6 +43,35 @@ def test_the_same_run_is_identical_bit_for_bit(spec, entries):
     assert seen[-1].step == entries[spec].step
     slower = changed(entries[spec], seconds=1e9)
     assert verify(slower).state == "identical", "times may differ"
+
+
+@pytest.mark.parametrize("error", [MemoryError(), LabError("no"), RuntimeError("can't allocate memory\nat")], ids=repr)
+def test_a_run_that_cannot_be_trained_here_is_not_compared(error, entries, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(module, "train", fail)
+    found = verify(entries[SPEC])
+    assert found.state == "not compared"
+    assert str(error).partition("\n")[0] in found.reason
+    assert "\n" not in found.reason
+
+
+def test_a_batch_that_no_tensor_can_hold_is_not_compared(entries):
+    huge = dataclasses.replace(entries[SPEC], spec=dataclasses.replace(TEXT, batch_size=10**18))
+    assert verify(huge).state == "not compared"
+
+
+def test_no_more_threads_than_cores(entries):
+    assert module._threads(elsewhere(entries[SPEC], threads=200)) <= os.cpu_count()
+
+
+def test_a_run_that_should_have_diverged_is_not_trained_for_ever(entries):
+    spec, seen = dataclasses.replace(SPEC, epochs=10**6), []
+    found = verify(dataclasses.replace(entries[SPEC], spec=spec, state="diverged", step=3, metrics=[]), (), None,
+                   seen.append)  # fmt: skip
+    assert (found.state, found.reason) == ("differs", "diverged in the ledger, stopped here")
+    assert seen[-1].step < 110
 
 
 def test_on_the_same_machine_the_last_bit_counts(entries):

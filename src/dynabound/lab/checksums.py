@@ -12,17 +12,20 @@ from dynabound.lab.errors import DamagedError
 __all__ = ["is_number", "parse_json", "signed", "verified"]
 
 
-def signed(fields: dict[str, Any]) -> dict[str, Any]:
-    """``fields`` and their checksum."""
-    return {**fields, "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
+def signed(fields: dict[str, Any], run: str = "") -> dict[str, Any]:
+    """``fields`` and their checksum, in which the name of their ``run`` is included."""
+    return {**fields, "sha256": hashlib.sha256((json.dumps(fields, sort_keys=True) + run).encode()).hexdigest()}
 
 
-def verified(entry: Any, unsigned: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """The fields of :func:`signed`; DamagedError if they changed, or have no checksum and keys beyond ``unsigned``."""
+def verified(entry: Any, unsigned: frozenset[str] = frozenset(), run: str = "") -> dict[str, Any]:
+    """The fields of :func:`signed`; DamagedError if they changed, or have no checksum and keys beyond ``unsigned``.
+
+    A checksum without the name of the ``run``, as version 0.2.0 wrote it, is accepted; that of another run is not.
+    """
     if not isinstance(entry, dict):
         raise DamagedError(f"holds a {type(entry).__name__}, not a dict")
     fields = {key: value for key, value in entry.items() if key != "sha256"}
-    if entry != signed(fields) if "sha256" in entry else not unsigned.issuperset(fields):
+    if entry not in (signed(fields, run), signed(fields)) if "sha256" in entry else not unsigned.issuperset(fields):
         raise DamagedError("its checksum does not match")
     return fields
 

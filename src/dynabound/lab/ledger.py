@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dynabound._files import read_regular, write_whole
-from dynabound.lab.checkpoints.contents import check_metrics
+from dynabound.lab.checkpoints.contents import check_metrics, check_result
 from dynabound.lab.checksums import is_number, parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
@@ -24,6 +25,7 @@ from dynabound.tuning import Suggestion
 
 __all__ = ["Entry", "Ledger", "Suggested"]
 
+log = logging.getLogger(__name__)
 _SUGGESTIONS = "suggestions.jsonl"
 
 
@@ -48,7 +50,7 @@ class Entry:
         """The entry of a run in ``store`` that has ended."""
         run = store.run(spec)
         status = run.status()
-        return cls(spec, status["state"], status["step"], run.metrics(), run.environment())
+        return cls(spec, status["state"], status.get("step", -1), run.metrics(), run.environment())
 
     def restore(self, store: Store) -> None:
         """Write the run into ``store``, without a checkpoint."""
@@ -59,7 +61,7 @@ class Entry:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields of a line."""
-        columns = {key: [line[key] for line in self.metrics] for key in (self.metrics[0] if self.metrics else ())}
+        columns = {key: [line.get(key) for line in self.metrics] for key in (self.metrics[0] if self.metrics else ())}
         return {
             "run": self.spec.name,
             "spec": self.spec.to_dict(),
@@ -74,7 +76,7 @@ class Entry:
         """The entry of a line; DamagedError if the line is not valid."""
         spec = _spec(fields)
         state, step, columns, sessions = (fields.get(key) for key in ("state", "step", "metrics", "environment"))
-        if state not in ENDED or not isinstance(step, int):
+        if state not in ENDED or type(step) is not int or step < 0:
             raise DamagedError("its state is not that of a run that has ended")
         if not isinstance(columns, dict) or not all(isinstance(column, list) for column in columns.values()):
             raise DamagedError("its metrics are not columns")
@@ -83,11 +85,7 @@ class Entry:
         metrics = check_metrics(
             [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
         )
-        if len(metrics) != spec.epochs if state == "finished" else len(metrics) >= spec.epochs:
-            raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {state}")
-        needed = (f"train_{spec.metric}", f"test_{spec.metric}")
-        if not all(is_number(line.get(key)) for line in metrics for key in needed):
-            raise DamagedError(f"its metrics lack one of {', '.join(needed)}")
+        check_result(spec, state, metrics)
         if not isinstance(sessions, list) or not sessions or not all(isinstance(each, dict) for each in sessions):
             raise DamagedError("it does not say what it was trained on")
         return cls(spec, state, step, metrics, sessions)
@@ -145,13 +143,22 @@ class Ledger:
             raise LabError(f"{self.root}: has no runs; fill it with: dynabound reproduce --add-to {self.root}")
 
     def add(self, entries: Iterable[Entry | Suggested]) -> int:
-        """Add entries that are not in the ledger yet, and return their number; existing lines never change."""
+        """Add entries that are not in the ledger yet, and return their number; existing lines never change.
+
+        An entry that could not be read again is left out with a warning: it would make the whole ledger unreadable.
+        """
         known = {(entry.file, entry.spec.name) for each in (self.entries(), self.suggestions())
                  for entry in each.values()}  # fmt: skip
         files: dict[str, dict[str, str]] = {}
         for entry in entries:
-            if (entry.file, entry.spec.name) not in known:
-                files.setdefault(entry.file, {})[entry.spec.name] = _line(entry)
+            if (entry.file, entry.spec.name) in known:
+                continue
+            try:
+                type(entry).from_dict(entry.to_dict())
+            except DamagedError as error:
+                log.warning("run %s: is damaged (%s) and not added to %s", entry.spec.name, error, self.root)
+                continue
+            files.setdefault(entry.file, {})[entry.spec.name] = _line(entry)
         for name, lines in files.items():
             self._append(name, lines.values())
         return sum(map(len, files.values()))

@@ -4,7 +4,7 @@ A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.j
 (``checkpoint-*.pt`` with ``checkpoint-*.pt.sha256``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The
 newest checkpoint is authoritative for a run that has not ended: it contains the metrics too, and everything that was
 written after it is written again. Status, environment and each line of metrics contain their own checksums; status and
-checkpoints name their run.
+checkpoints name their run, and the checksums of environment and metrics include its name.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import contextlib
 import hashlib
 import json
 import logging
-import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints import file, lock
-from dynabound.lab.checkpoints.contents import check_metrics
+from dynabound.lab.checkpoints.contents import check_metrics, check_result
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
 from dynabound.lab.checksums import parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
@@ -57,17 +57,25 @@ class Store:
     def run(self, spec: RunSpec) -> Run:
         """The run of ``spec``, which need not exist yet."""
         folders = [self.root / name for name in spec.names]
-        return Run(next((folder for folder in folders[1:] if (folder / "spec.json").is_file()), folders[0]))
+        old = (folder for folder in folders[1:] if (folder / "spec.json").is_file())
+        return Run(next(old, folders[0]), spec)
 
     def runs(self) -> list[Run]:
         """All runs, the oldest first."""
         ages: dict[Path, float] = {}
+        refused = None
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
             for folder in self.root.iterdir():
                 # A folder may be removed at any moment, and one that cannot be read must not hide the others.
-                with contextlib.suppress(OSError):
+                try:
                     if not folder.name.startswith("."):
                         ages[folder] = _age(folder)
+                except PermissionError as error:
+                    refused = error
+                except OSError:
+                    pass
+        if refused and not ages:
+            raise StoreError(f"{self.root}: cannot be read ({refused.strerror}); {_readable(self.root)}") from refused
         return [Run(folder) for folder in sorted(ages, key=lambda folder: (ages[folder], folder.name))]
 
     def find(self, name: str) -> Run:
@@ -92,8 +100,9 @@ def _age(folder: Path) -> float:
 class Run:
     """One run's folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spec: RunSpec | None = None) -> None:
         self.folder = folder
+        self._spec = spec
         self._checkpoints = Checkpoints(folder)
         self._verified = False
 
@@ -110,7 +119,7 @@ class Run:
         try:
             spec = RunSpec.from_json(read_regular(path).decode())
         except PermissionError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}); make it readable: chmod -R u+rwX") from error
+            raise StoreError(f"{path}: cannot be read ({error.strerror}); {_readable(self.folder)}") from error
         except (OSError, UnicodeDecodeError, LabError) as error:
             raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self._remedy}") from error
         if self.name not in spec.names:
@@ -164,29 +173,33 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """One dict per epoch. If the file is damaged, they come from the checkpoint."""
         path = self.folder / "metrics.jsonl"
-        expected = self._expected("metrics_sha256"), self._expected("epochs")
+        try:
+            status = self._stored_status()
+        except (FileNotFoundError, DamagedError):
+            status = {}
         try:
             contents = read_regular(path)
-            lines = check_metrics([verified(parse_json(line, dict), _OLD_METRICS) for line in contents.splitlines()])
-            if expected[0] in (None, hashlib.sha256(contents).hexdigest()) and expected[1] in (None, len(lines)):
-                return lines
+            lines = [verified(parse_json(line, dict), _OLD_METRICS, self.name) for line in contents.splitlines()]
+            if status.get("metrics_sha256") in (None, hashlib.sha256(contents).hexdigest()):
+                return self._checked(lines, status)
         except FileNotFoundError:
-            if not any(expected):
+            if not (status.get("metrics_sha256") or status.get("epochs") or status.get("state") == "finished"):
                 return []
         except (OSError, DamagedError):
             pass
         log.warning("%s: is damaged; the metrics come from the last checkpoint", path)
         state = self.load_checkpoint()
-        if state is None or expected[1] not in (None, len(state["metrics"])):
-            raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self._remedy}")
-        metrics: list[dict[str, Any]] = state["metrics"]
-        return metrics
+        with contextlib.suppress(DamagedError):
+            if state is not None:
+                return self._checked(state["metrics"], status)
+        raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self._remedy}")
 
-    def _expected(self, key: str) -> Any:
-        try:
-            return self._stored_status().get(key)
-        except (FileNotFoundError, DamagedError):
-            return None
+    def _checked(self, metrics: list[dict[str, Any]], status: dict[str, Any]) -> list[dict[str, Any]]:
+        """``metrics``; DamagedError if they are not those of this run in this state."""
+        check_result(self._spec or self.spec(), status.get("state"), check_metrics(metrics))
+        if status.get("epochs") not in (None, len(metrics)):
+            raise DamagedError("the status has another number of epochs")
+        return metrics
 
     def environment(self) -> list[dict[str, Any]]:
         """The environment of each session of the run; damaged entries are left out."""
@@ -197,7 +210,7 @@ class Run:
         sessions = []
         for entry in entries:
             with contextlib.suppress(DamagedError):
-                sessions.append(verified(entry, _OLD_SESSION))
+                sessions.append(verified(entry, _OLD_SESSION, self.name))
         return sessions
 
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
@@ -227,7 +240,7 @@ class Run:
         """Write what is known before training: spec, status, and the new sessions after the earlier ones."""
         earlier = self.environment() if resume else []
         self._write("spec.json", (spec.to_json() + "\n").encode())
-        self._write("environment.json", _json([signed(each) for each in (*earlier, *sessions)]))
+        self._write("environment.json", _json([signed(each, self.name) for each in (*earlier, *sessions)]))
         self.write_status("running")
 
     def write_status(self, state: str, **details: Any) -> None:
@@ -240,7 +253,7 @@ class Run:
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
-        lines = "".join(json.dumps(signed(line), allow_nan=False) + "\n" for line in metrics)
+        lines = "".join(json.dumps(signed(line, self.name), allow_nan=False) + "\n" for line in metrics)
         self._write("metrics.jsonl", lines.encode(), durable=False)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
@@ -274,7 +287,7 @@ class Run:
         if self.folder.is_symlink():
             raise StoreError(f"{self.folder}: is a symbolic link; remove what it points to, {self.folder.resolve()}")
         with self.lock():
-            trash = self.folder.with_name(f".removed-{self.name}-{os.getpid()}")
+            trash = self.folder.with_name(f".removed-{self.name}-{secrets.token_hex(8)}")
             try:
                 for folder in self.folder.glob("*.dcp"):
                     if not folder.is_symlink():
@@ -285,6 +298,10 @@ class Run:
                 with contextlib.suppress(OSError):
                     trash.rename(self.folder)  # the remaining files keep their folder's name
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
+        for leftover in self.folder.parent.glob(".removed-*"):  # of a process that was killed while removing
+            with contextlib.suppress(OSError):
+                if not lock.is_held(leftover / "lock"):
+                    delete(leftover)
 
     @property
     def _remedy(self) -> str:
@@ -309,6 +326,10 @@ class Run:
                 f"{path}: cannot be written ({error.strerror or error}); what was there is kept. Make room, or the "
                 f"folder writable, then{resume if known else ' run the same command again'}"
             ) from error
+
+
+def _readable(path: Path) -> str:
+    return f"make it readable: chmod -R u+rwX {path}"
 
 
 def _json(value: Any) -> bytes:

@@ -155,6 +155,7 @@ class _Session:
     def _restore(self, state: dict[str, Any]) -> None:
         try:
             if "run" not in state:
+                _check_begun_by_old_version(self.run)
                 _check_hyperparameters(state["optimizer"], self.training.optimizer)
             self.training.restore(state)
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -231,6 +232,15 @@ class _Session:
                     self.run.write_status("stopped", step=self.training.step)
                 else:
                     self.run.write_status("failed", error=f"{type(error).__name__}: {error}", step=self.training.step)
+
+
+def _check_begun_by_old_version(run: Run) -> None:
+    """Raise ValueError if the run was begun by a version whose checkpoints name their run.
+
+    Later sessions do not count: one may have ended before its first checkpoint.
+    """
+    if any(not str(session.get("dynabound")).startswith("0.1.") for session in run.environment()[:1]):
+        raise ValueError("it names no run, as only those of version 0.1 do")
 
 
 def _check_hyperparameters(stored: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import random
 import statistics
 import tempfile
@@ -13,10 +15,11 @@ from typing import Any
 
 import torch
 
+from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Entry
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.tasks import catalog, datasets, optimizers
+from dynabound.lab.tasks import catalog, datasets
 from dynabound.lab.train import DECISIVE, Progress, Result, train
 
 __all__ = ["MOST_POINTS", "MOST_RATIO", "POINTS", "RATIO", "SPREADS", "Outcome", "sample", "verify"]
@@ -69,17 +72,28 @@ def verify(
     torch.set_num_threads(_threads(entry))
     try:
         with tempfile.TemporaryDirectory() as folder:
-            result = train(spec, Store(folder), data_dir=data_dir, progress=progress)
+            result = train(spec, Store(folder), data_dir=data_dir, progress=progress, stop=_stop(entry))
             return _compare(entry, result, result.run.environment()[-1], others)
-    except optimizers.OptimizerError as error:  # its package is not installed
+    except LabError as error:  # such as an optimizer whose package is not installed
         return Outcome(entry, "not compared", str(error))
+    except (MemoryError, RuntimeError, OverflowError) as error:  # a spec that no machine can train, or not this one
+        reason = str(error).partition("\n")[0] or "not enough memory"
+        return Outcome(entry, "not compared", f"cannot be trained here: {reason}")
     finally:
         torch.set_num_threads(before)
 
 
 def _threads(entry: Entry) -> int:
     threads = entry.environment[-1].get("threads")
-    return threads if isinstance(threads, int) and 1 <= threads <= 256 else 1
+    return min(threads, os.cpu_count() or 1) if isinstance(threads, int) and threads >= 1 else 1
+
+
+def _stop(entry: Entry) -> Callable[[], bool] | None:
+    """Ends a run that should have diverged. Other rounding may let it diverge later, but not so much later."""
+    if entry.state != "diverged":
+        return None
+    steps = itertools.count(1)
+    return lambda: next(steps) > 2 * entry.step + 100
 
 
 def _compare(entry: Entry, result: Result, here: dict[str, Any], others: Iterable[Entry]) -> Outcome:

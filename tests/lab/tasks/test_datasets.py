@@ -136,6 +136,14 @@ def test_gzip_damage_is_noticed(idx_files, tmp_path, monkeypatch):
             load("fashion-mnist", tmp_path)
 
 
+def test_a_file_that_inflates_without_end_is_not_read_to_its_end(idx_files, tmp_path, monkeypatch):
+    _, files = idx_files
+    write(tmp_path / "mnist", {**files, IMAGES: bytes(100_000)}, zipped=True)
+    monkeypatch.setattr(data, "MAX_BYTES", 10_000)
+    with pytest.raises(DataError, match=r"cannot be read .*too large"):
+        load("mnist", tmp_path)
+
+
 def test_a_label_beyond_the_classes_is_refused(idx_files, tmp_path, monkeypatch):
     _, files = idx_files
     monkeypatch.delitem(SOURCES, "mnist")

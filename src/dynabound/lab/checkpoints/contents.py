@@ -6,11 +6,13 @@ from typing import Any
 
 from dynabound.lab.checksums import is_number
 from dynabound.lab.errors import DamagedError
+from dynabound.lab.spec import RunSpec
 
-__all__ = ["check_metrics", "check_state"]
+__all__ = ["check_metrics", "check_result", "check_state"]
 
 _COUNTS = ("epoch", "step")
 _NUMBERS = ("train_loss", "test_loss", "lr", "seconds")
+_INFINITE = ("lower", "upper")  # None stands for infinity
 
 
 def check_metrics(lines: Any) -> list[dict[str, Any]]:
@@ -22,12 +24,24 @@ def check_metrics(lines: Any) -> list[dict[str, Any]]:
     return lines
 
 
+def check_result(spec: RunSpec, state: str | None, metrics: list[dict[str, Any]]) -> None:
+    """DamagedError unless a run of ``spec`` in this state could have these metrics."""
+    if (state == "finished" and len(metrics) != spec.epochs) or (state == "diverged" and len(metrics) >= spec.epochs):
+        raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {state}")
+    needed = (f"train_{spec.metric}", f"test_{spec.metric}")
+    if not all(is_number(line.get(key)) for line in metrics for key in needed):
+        raise DamagedError(f"its metrics lack one of {', '.join(needed)}")
+    if spec.text and not all(line[key] > 0 for line in metrics for key in needed):
+        raise DamagedError("a perplexity is not positive")
+
+
 def check_state(state: dict[str, Any]) -> dict[str, Any]:
     """``state``; DamagedError unless a run could have saved it: a checksum alone does not prove that."""
-    check_metrics(state.get("metrics"))
+    metrics = check_metrics(state.get("metrics"))
     sums, ranks = state.get("sums"), state.get("ranks")
     whole = (
         all(type(state.get(key)) is int and state[key] >= 0 for key in ("epoch", "index", "step"))
+        and state["epoch"] == len(metrics) + 1
         and all(isinstance(state.get(key), dict) for key in ("model", "optimizer"))
         and is_number(state.get("seconds"))
         and isinstance(sums, list)
@@ -45,10 +59,10 @@ def check_state(state: dict[str, Any]) -> dict[str, Any]:
 def _is_line(line: Any) -> bool:
     if not (isinstance(line, dict) and all(type(line.get(key)) is int for key in _COUNTS)):
         return False
-    plain = {key: value for key, value in line.items() if key != "rates"}
+    plain = [value for key, value in line.items() if key != "rates" and not (key in _INFINITE and value is None)]
     if not all(is_number(line.get(key)) for key in _NUMBERS):
         return False
-    return all(value is None or is_number(value) for value in plain.values()) and _are_rates(line.get("rates", {}))
+    return all(map(is_number, plain)) and _are_rates(line.get("rates", {}))
 
 
 def _are_rates(rates: Any) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import math
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,7 +47,10 @@ def write(path: Path, state: dict[str, Any]) -> None:
 
 def read(path: Path) -> Loaded:
     """The state in ``path``; DamagedError if a bit has changed, or if reading it would run code."""
-    contents = read_regular(path, most=math.inf)
+    try:
+        contents = read_regular(path, most=_memory())
+    except MemoryError:
+        raise DamagedError("it is larger than the memory") from None
     if contents.startswith(_OLD_HEADER):
         header, contents = contents[: len(_OLD_HEADER) + 65], contents[len(_OLD_HEADER) + 65 :]
         expected = header[len(_OLD_HEADER) :].decode(errors="replace").strip()
@@ -59,6 +63,14 @@ def read(path: Path) -> Loaded:
     if digest != expected:
         raise DamagedError("its checksum does not match")
     return Loaded(_decode(contents), digest)
+
+
+def _memory() -> float:
+    """The machine's memory in bytes; infinity where it cannot be asked for."""
+    try:
+        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return math.inf
 
 
 def verify_readable(state: dict[str, Any]) -> None:

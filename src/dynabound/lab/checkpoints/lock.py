@@ -42,8 +42,8 @@ def _lock(path: Path, name: str) -> int:
         handle = open_regular(path, os.O_RDWR | os.O_CREAT)
     except OSError as error:
         remedy = "make the folder writable, or give another --out"
-        if path.is_symlink() or (path.exists() and not path.is_file()):
-            remedy = "it is not a regular file: delete it"
+        if error.errno == errno.EMLINK or path.is_symlink() or (path.exists() and not path.is_file()):
+            remedy = "it is a link, or not a regular file: delete it"
         raise StoreError(f"{path}: cannot be written ({_reason(error)}); {remedy}") from error
     try:
         if not _acquire(handle, path):

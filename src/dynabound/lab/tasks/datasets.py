@@ -11,8 +11,10 @@ The others are searched for in ``data_dir`` (or the variable DYNABOUND_DATA), th
 from __future__ import annotations
 
 import contextlib
+import errno
 import gzip
 import hashlib
+import io
 import os
 import re
 import zlib
@@ -28,7 +30,7 @@ import torch
 from torch import Tensor
 
 from dynabound._extras import missing
-from dynabound._files import read_regular
+from dynabound._files import MAX_BYTES, read_regular
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks.catalog import SOURCES, TASKS, folder_of
 
@@ -137,7 +139,9 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
     try:
         contents = read_regular(path.resolve())  # data may be links, but not FIFOs or devices
         if path.suffix == ".gz":
-            contents = gzip.decompress(contents)
+            contents = gzip.GzipFile(fileobj=io.BytesIO(contents)).read(MAX_BYTES + 1)
+            if len(contents) > MAX_BYTES:  # a small file can inflate to more than the memory
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
     except FileNotFoundError:
         raise _damaged(name, path, "is missing", "the whole data set") from None
     except (OSError, EOFError, zlib.error) as error:
