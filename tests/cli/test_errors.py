@@ -75,21 +75,55 @@ def test_a_command_can_be_called_in_another_thread():
         assert pool.submit(run, "bounds").result().exit_code == 0
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("module", ["dynabound.cli", "typer", "rich", "torch", "dynabound.lab"])
-def test_ctrl_c_while_modules_are_imported_is_one_line(module):
+def in_a_process(code, *arguments):
+    """Run a command in a process of its own, after ``code``."""
     # A shell starts background jobs with SIGINT ignored, and their children inherit that.
-    code = f"""import os, signal, sys
+    start = f"""import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-class Interrupt:
-    def find_spec(self, name, *_):
-        if name == '{module}': os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Interrupt())
-sys.argv[1:] = ['train', 'digits']
+{code}
+sys.argv[1:] = {list(arguments)}
 from dynabound.__main__ import main
 main()"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr, result.stdout) == (130, "dynabound: interrupted\n", "")
+    return subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("module", ["dynabound.cli", "typer", "rich", "torch", "dynabound.lab", "torch._dynamo"])
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+def test_a_signal_while_modules_are_imported_is_one_line(number, code, word, module, tmp_path):
+    hook = f"""class Interrupt:
+    def find_spec(self, name, *_):
+        if name == '{module}': os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Interrupt())"""
+    result = in_a_process(hook, "train", "digits", f"--out={tmp_path / 'out'}")
+    assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+@pytest.mark.parametrize("failing", ["exec('os.kill(os.getpid(), {0})')", "swallow({0}) or 1 / 0"])
+def test_a_signal_that_leaves_an_exec_or_is_swallowed(failing, number, code, word):
+    hook = f"""import contextlib
+from dynabound.lens import forecast
+def swallow(number):
+    with contextlib.suppress(KeyboardInterrupt): os.kill(os.getpid(), number)
+forecast.forecast = lambda *_: {failing.format(number)}"""
+    result = in_a_process(hook, "bounds")
+    assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
+
+
+def test_a_training_stops_at_a_signal_that_was_swallowed_before_it():
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        _interrupt.allow()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with errors.stop_signals() as received:
+            assert received == [signal.SIGTERM]
+    finally:
+        _interrupt.reset()
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.processes

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -18,7 +17,7 @@ from typing import Any
 
 import typer
 
-from dynabound import _extras
+from dynabound import _extras, _interrupt
 
 __all__ = [
     "CommandError",
@@ -51,39 +50,22 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
     An unexpected error is a defect: its traceback is written to a file, which the line names.
     """
     try:
-        with _sigterm_as_ctrl_c() as terminated:
-            yield
-    except KeyboardInterrupt:
-        what, code = ("terminated", 143) if terminated else ("interrupted", 130)
-        _say(what + ("; run the same command again to resume" if resumable() else ""))
-        raise typer.Exit(code) from None
+        yield
     except typer.Abort:
         raise
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
+        # After a signal that was swallowed in the middle of an import, any error may follow.
+        if isinstance(error, KeyboardInterrupt) or _interrupt.received:
+            exec("")  # CPython notes a KeyboardInterrupt that leaves an exec, and would end by SIGINT; this resets it
+            what, code = ("terminated", 143) if signal.SIGTERM in _interrupt.received else ("interrupted", 130)
+            _say(what + ("; run the same command again to resume" if resumable() else ""))
+            raise typer.Exit(code) from None
         if hasattr(error, "exit_code") or isinstance(error, BrokenPipeError):  # typer's own, which it handles itself
             raise
         _say(_explain(error))
         raise typer.Exit(1) from None
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[list[int]]:
-    """Let SIGTERM raise KeyboardInterrupt, and note it in a list. The second one ends the process at once."""
-    received: list[int] = []
-
-    def end(number: int, _: Any) -> None:
-        received.append(number)
-        signal.signal(signal.SIGTERM, before)
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # a handler can be set only there
-        yield received
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield received
     finally:
-        signal.signal(signal.SIGTERM, before)
+        _interrupt.reset()
 
 
 def _say(message: str) -> None:
@@ -173,11 +155,11 @@ def check_folder(folder: Path, option: str = "--out") -> None:
 def stop_signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in a list, so that a run can stop after the current step.
 
-    The second signal ends the process at once. Under ``torchrun`` it does not, because that forwards every signal it
-    gets and kills processes that do not stop.
+    A signal that was swallowed before is in the list already. The second one ends the process at once. Under
+    ``torchrun`` it does not, because that forwards every signal it gets and kills processes that do not stop.
     """
     torchrun = bool(os.environ.get("WORLD_SIZE"))
-    received: list[int] = []
+    received = list(_interrupt.received)
 
     def note(number: int, _: Any) -> None:
         received.append(number)
