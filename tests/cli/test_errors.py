@@ -75,16 +75,16 @@ def test_a_command_can_be_called_in_another_thread():
         assert pool.submit(run, "bounds").result().exit_code == 0
 
 
-def in_a_process(code, *arguments):
-    """Run a command in a process of its own, after ``code``."""
+def in_a_process(folder, code, *arguments):
+    """Run a command in a process of its own, after ``code``. Only with ``-m`` Python's exit code is that of users."""
     # A shell starts background jobs with SIGINT ignored, and their children inherit that.
-    start = f"""import os, signal, sys
+    (folder / "start.py").write_text(f"""import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
 {code}
 sys.argv[1:] = {list(arguments)}
 from dynabound.__main__ import main
-main()"""
-    return subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, check=False)
+main()""")
+    return subprocess.run([sys.executable, "-m", "start"], cwd=folder, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.processes
@@ -95,21 +95,21 @@ def test_a_signal_while_modules_are_imported_is_one_line(number, code, word, mod
     def find_spec(self, name, *_):
         if name == '{module}': os.kill(os.getpid(), {number})
 sys.meta_path.insert(0, Interrupt())"""
-    result = in_a_process(hook, "train", "digits", f"--out={tmp_path / 'out'}")
+    result = in_a_process(tmp_path, hook, "train", "digits")
     assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
 @pytest.mark.parametrize("failing", ["exec('os.kill(os.getpid(), {0})')", "swallow({0}) or 1 / 0"])
-def test_a_signal_that_leaves_an_exec_or_is_swallowed(failing, number, code, word):
+def test_a_signal_that_leaves_an_exec_or_is_swallowed(failing, number, code, word, tmp_path):
     hook = f"""import contextlib
 from dynabound.lens import forecast
 def swallow(number):
     with contextlib.suppress(KeyboardInterrupt): os.kill(os.getpid(), number)
 forecast.forecast = lambda *_: {failing.format(number)}"""
-    result = in_a_process(hook, "bounds")
+    result = in_a_process(tmp_path, hook, "bounds")
     assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
 
 
