@@ -64,8 +64,6 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
             raise
         _say(_explain(error))
         raise typer.Exit(1) from None
-    finally:
-        _interrupt.reset()
 
 
 def _say(message: str) -> None:
