@@ -160,7 +160,24 @@ def test_the_second_signal_is_pythons_unless_torchrun_sends_it(world_size, resto
 
 
 def test_printable_shows_control_characters():
-    assert printable("a\x1b]0;title\x07b\nc\tα\x85") == "a\\x1b]0;title\\x07b\nc\tα\\x85"
+    assert printable("a\x1b]0;title\x07b\nc\tα\x85") == "a\\x1b]0;title\\x07b\\nc\tα\\x85"
+    assert printable("a\n\x1bb", lines=True) == "a\n\\x1bb"
+
+
+def test_a_newline_or_a_long_value_makes_no_second_line(monkeypatch, tmp_path):
+    line = fail_with(monkeypatch, CommandError(f"forged\ndynabound: {'x' * 3000}; remedy")).stderr
+    assert line.startswith("dynabound: forged\\ndynabound: xxx")
+    assert line.endswith("xxx; remedy\n")
+    assert len(line) < 1100
+    result = run("runs", f"--out={tmp_path}/a\nb")
+    assert (result.exit_code, result.stdout) == (0, f"no matching runs in {tmp_path}/a\\nb\n")
+    (tmp_path / "c\nd").mkdir()
+    (tmp_path / "c\nd" / "spec.json").write_text("{}")
+    listed = run("runs", f"--out={tmp_path}")
+    assert "c\\nd" in listed.stdout
+    assert (tmp_path / "file\n").write_text("") == 0
+    (line,) = run("bounds", f"--out={tmp_path}/file\n/x").stderr.splitlines()
+    assert "file\\n/x: cannot be written" in line
 
 
 def test_folders_that_cannot_be_written_are_named(tmp_path, monkeypatch):

@@ -26,21 +26,32 @@ __all__ = [
     "log_to_stderr",
     "one_line",
     "printable",
+    "short",
     "stop_signals",
 ]
+
+
+_LONGEST = 1000
 
 
 class CommandError(Exception):
     """A mistake in the command line, found before anything is run: one line, with the remedy."""
 
 
-def printable(text: object) -> str:
-    r"""``text`` with control characters, such as those of terminal escapes, made visible.
+def printable(text: object, lines: bool = False) -> str:
+    r"""``text`` with control characters (terminal escapes, and newlines unless ``lines``) made visible.
 
-    >>> printable("\x1b[2Jname")
-    '\\x1b[2Jname'
+    >>> printable("\x1b[2Jna\nme")
+    '\\x1b[2Jna\\nme'
     """
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+    kept = "\n\t" if lines else "\t"
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def short(text: object) -> str:
+    """``text`` on one line, without its middle if it is very long: a stored value may have any length."""
+    line = printable(text)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
 
 
 @contextlib.contextmanager
@@ -67,7 +78,7 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
 
 
 def _say(message: str) -> None:
-    print(f"dynabound: {printable(message)}", file=sys.stderr, flush=True)
+    print(f"dynabound: {short(message)}", file=sys.stderr, flush=True)
 
 
 _REMEDIES = {
@@ -118,7 +129,7 @@ def _tracker() -> str:
 
 class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return short(super().format(record))
 
 
 def log_to_stderr() -> None:

@@ -127,7 +127,7 @@ def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | 
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
         rows.append((study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states))
     print_table(("study", "verdict", "claims", "runs"), rows)
-    echo(f"the report: {path}")
+    echo(f"the report: {printable(path)}")
 
 
 @examples(
