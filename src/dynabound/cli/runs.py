@@ -23,6 +23,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
 from dynabound.lab.tasks import catalog, datasets
+from dynabound.lab.tasks.download import check_source
 from dynabound.lab.tasks.download import fetch as fetch_data
 from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
@@ -184,6 +185,8 @@ def data_fetch(
     quiet: Quiet = False,
 ) -> None:
     """Download data sets, check them, and print where they are."""
+    for name in names:
+        check_source(name)
     for name in names:
         with progress.download_bar(quiet) as bar:
             folder = fetch_data(name, data_dir, bar)
