@@ -37,6 +37,10 @@ _LONGEST = 1000
 class CommandError(Exception):
     """A mistake in the command line, found before anything is run: one line, with the remedy."""
 
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
+
 
 def printable(text: object, lines: bool = False) -> str:
     r"""``text`` with control characters (terminal escapes, and newlines unless ``lines``) made visible.
@@ -74,7 +78,7 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
         if hasattr(error, "exit_code") or isinstance(error, BrokenPipeError):  # typer's own, which it handles itself
             raise
         _say(_explain(error))
-        raise typer.Exit(1) from None
+        raise typer.Exit(error.code if isinstance(error, CommandError) else 1) from None
 
 
 def _say(message: str) -> None:
@@ -98,7 +102,7 @@ def _explain(error: Exception) -> str:
         return str(error) if "pip install" in str(error) else _extras.missing(error, "lab")
     if isinstance(error, OSError):
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-        return f"{named}; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else named
+        return f"{named}; {_REMEDIES.get(error.errno or 0, 'give another folder, or make it writable')}"
     if isinstance(error, MemoryError):
         return "not enough memory; use a smaller model, batch or number of steps"
     return _report(error)
