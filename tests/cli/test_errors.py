@@ -52,7 +52,7 @@ def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, t
         ),
         (OSError(errno.ENAMETOOLONG, "File name too long", "/x/y"), "/x/y: File name too long; give a shorter name"),
         (OSError(28, "No space left", "/x/y"), "/x/y: No space left; make room, or write to another disk"),
-        (OSError("odd"), "odd"),
+        (OSError("odd"), "odd; give another folder, or make it writable"),
         (MemoryError(), "not enough memory; use a smaller model, batch or number of steps"),
         (ModuleNotFoundError("No module named 'abc'", name="abc"), f"abc is not installed: {pip_command('lab')}"),
         (CommandError("\x1b[2Jname"), r"\x1b[2Jname"),
@@ -213,6 +213,26 @@ def test_options_of_plan_need_plan(option, tmp_path):
     assert result.exit_code == 1
     assert f"dynabound: {option.partition('=')[0]}: is for --plan" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("reproduce mnist --plan --reuse=x", "--reuse: has no effect with --plan; leave one of them out"),
+        ("reproduce mnist --dry-run --add-to=x", "--add-to: has no effect with --dry-run; leave one of them out"),
+        ("reproduce mnist --dry-run --plan", "--dry-run: has no effect with --plan; leave one of them out"),
+        ("reproduce mnist --plan --device=nope", "--device nope: is not a device; try cpu or cuda"),
+        (
+            "report --markdown=x --add-to=z",
+            "--add-to: has no effect with --markdown; leave one of them out",
+        ),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(command, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*command.split())
+    assert (result.exit_code, result.stderr) == (1, f"dynabound: {line}\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("command", [["bounds"], ["theory", "counterexample", "--T=50"]])
