@@ -162,11 +162,10 @@ class Soak:
             while code is None:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = self.driver.wait(every * self.choose.uniform(0.5, 1.5))
-                now = time.monotonic()
-                if code is None and now < deadline:
+                if code is None and time.monotonic() < deadline:
                     self.inject(ray)
-                elif code is None and now - max(started, deadline) > PATIENCE:
-                    self.problems.append(f"hangs: dynabound {' '.join(arguments)}")
+                elif code != 0 and time.monotonic() - max(started, deadline) > PATIENCE:
+                    self.problems.append(f"hangs, or always fails: dynabound {' '.join(arguments)}")
                     return
             self.commands[code] += 1
             if code not in EXPECTED:
@@ -275,4 +274,5 @@ if __name__ == "__main__":
         sys.exit(main())
     finally:  # also after Ctrl-C
         for process in processes():
-            os.kill(process.pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)

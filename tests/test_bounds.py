@@ -178,5 +178,7 @@ def test_the_command_says_what_the_guarantee_needs():
 def test_the_command_refuses_bounds_that_overflow(option, value, tmp_path):
     result = command(option, value, "--out", tmp_path / "new")
     assert result.exit_code == 2
-    assert "the bounds overflow" in " ".join(result.output.split())
+    (line,) = result.output.splitlines()
+    assert line.startswith("dynabound: ")
+    assert "the bounds overflow; choose a larger gamma" in line
     assert not (tmp_path / "new").exists()

@@ -19,6 +19,7 @@ def main() -> None:
             doctor.main("--json" in sys.argv)
             sys.exit()
         sys.exit(f"dynabound: {_extras.missing(error, 'lab')}")
+    streams.open_closed()
     errors.log_to_stderr()
     streams.fall_back_to_ascii()
     app()

@@ -52,7 +52,7 @@ def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, t
         ),
         (OSError(errno.ENAMETOOLONG, "File name too long", "/x/y"), "/x/y: File name too long; give a shorter name"),
         (OSError(28, "No space left", "/x/y"), "/x/y: No space left; make room, or write to another disk"),
-        (OSError("odd"), "odd"),
+        (OSError("odd"), "odd; give another folder, or make it writable"),
         (MemoryError(), "not enough memory; use a smaller model, batch or number of steps"),
         (ModuleNotFoundError("No module named 'abc'", name="abc"), f"abc is not installed: {pip_command('lab')}"),
         (CommandError("\x1b[2Jname"), r"\x1b[2Jname"),
@@ -75,21 +75,55 @@ def test_a_command_can_be_called_in_another_thread():
         assert pool.submit(run, "bounds").result().exit_code == 0
 
 
-@pytest.mark.processes
-@pytest.mark.parametrize("module", ["dynabound.cli", "typer", "rich", "torch", "dynabound.lab"])
-def test_ctrl_c_while_modules_are_imported_is_one_line(module):
+def in_a_process(folder, code, *arguments):
+    """Run a command in a process of its own, after ``code``. Only with ``-m`` Python's exit code is that of users."""
     # A shell starts background jobs with SIGINT ignored, and their children inherit that.
-    code = f"""import os, signal, sys
+    (folder / "start.py").write_text(f"""import os, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)
-class Interrupt:
-    def find_spec(self, name, *_):
-        if name == '{module}': os.kill(os.getpid(), signal.SIGINT)
-sys.meta_path.insert(0, Interrupt())
-sys.argv[1:] = ['train', 'digits']
+{code}
+sys.argv[1:] = {list(arguments)}
 from dynabound.__main__ import main
-main()"""
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (result.returncode, result.stderr, result.stdout) == (130, "dynabound: interrupted\n", "")
+main()""")
+    return subprocess.run([sys.executable, "-m", "start"], cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("module", ["dynabound.cli", "typer", "rich", "torch", "dynabound.lab", "torch._dynamo"])
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+def test_a_signal_while_modules_are_imported_is_one_line(number, code, word, module, tmp_path):
+    hook = f"""class Interrupt:
+    def find_spec(self, name, *_):
+        if name == '{module}': os.kill(os.getpid(), {number})
+sys.meta_path.insert(0, Interrupt())"""
+    result = in_a_process(tmp_path, hook, "train", "digits")
+    assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+@pytest.mark.parametrize("failing", ["exec('os.kill(os.getpid(), {0})')", "swallow({0}) or 1 / 0"])
+def test_a_signal_that_leaves_an_exec_or_is_swallowed(failing, number, code, word, tmp_path):
+    hook = f"""import contextlib
+from dynabound.lens import forecast
+def swallow(number):
+    with contextlib.suppress(KeyboardInterrupt): os.kill(os.getpid(), number)
+forecast.forecast = lambda *_: {failing.format(number)}"""
+    result = in_a_process(tmp_path, hook, "bounds")
+    assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
+
+
+def test_a_training_stops_at_a_signal_that_was_swallowed_before_it():
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        _interrupt.allow()
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with errors.stop_signals() as received:
+            assert received == [signal.SIGTERM]
+    finally:
+        _interrupt.reset()
+        signal.signal(signal.SIGTERM, before)
 
 
 @pytest.mark.processes
@@ -126,7 +160,24 @@ def test_the_second_signal_is_pythons_unless_torchrun_sends_it(world_size, resto
 
 
 def test_printable_shows_control_characters():
-    assert printable("a\x1b]0;title\x07b\nc\tα\x85") == "a\\x1b]0;title\\x07b\nc\tα\\x85"
+    assert printable("a\x1b]0;title\x07b\nc\tα\x85") == "a\\x1b]0;title\\x07b\\nc\tα\\x85"
+    assert printable("a\n\x1bb", lines=True) == "a\n\\x1bb"
+
+
+def test_a_newline_or_a_long_value_makes_no_second_line(monkeypatch, tmp_path):
+    line = fail_with(monkeypatch, CommandError(f"forged\ndynabound: {'x' * 3000}; remedy")).stderr
+    assert line.startswith("dynabound: forged\\ndynabound: xxx")
+    assert line.endswith("xxx; remedy\n")
+    assert len(line) < 1100
+    result = run("runs", f"--out={tmp_path}/a\nb")
+    assert (result.exit_code, result.stdout) == (0, f"no matching runs in {tmp_path}/a\\nb\n")
+    (tmp_path / "c\nd").mkdir()
+    (tmp_path / "c\nd" / "spec.json").write_text("{}")
+    listed = run("runs", f"--out={tmp_path}")
+    assert "c\\nd" in listed.stdout
+    assert (tmp_path / "file\n").write_text("") == 0
+    (line,) = run("bounds", f"--out={tmp_path}/file\n/x").stderr.splitlines()
+    assert "file\\n/x: cannot be written" in line
 
 
 def test_folders_that_cannot_be_written_are_named(tmp_path, monkeypatch):
@@ -162,6 +213,26 @@ def test_options_of_plan_need_plan(option, tmp_path):
     assert result.exit_code == 1
     assert f"dynabound: {option.partition('=')[0]}: is for --plan" in result.stderr
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("reproduce mnist --plan --reuse=x", "--reuse: has no effect with --plan; leave one of them out"),
+        ("reproduce mnist --dry-run --add-to=x", "--add-to: has no effect with --dry-run; leave one of them out"),
+        ("reproduce mnist --dry-run --plan", "--dry-run: has no effect with --plan; leave one of them out"),
+        ("reproduce mnist --plan --device=nope", "--device nope: is not a device; try cpu or cuda"),
+        (
+            "report --markdown=x --add-to=z",
+            "--add-to: has no effect with --markdown; leave one of them out",
+        ),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(command, line, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*command.split())
+    assert (result.exit_code, result.stderr) == (1, f"dynabound: {line}\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("command", [["bounds"], ["theory", "counterexample", "--T=50"]])

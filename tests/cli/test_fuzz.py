@@ -15,7 +15,8 @@ from helpers.tiny_studies import SVG_ALONE
 
 
 def files(folder):
-    return sorted(str(path) for path in folder.rglob("*"))
+    """Their contents by name; None for a folder."""
+    return {str(path): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 
 def check(seed, folder):

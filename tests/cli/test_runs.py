@@ -12,6 +12,7 @@ from dynabound._extras import pip_command
 from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
+from dynabound.lab.studies.recipes import choose
 from dynabound.lab.tasks.catalog import EMBEDDED, SOURCES
 
 SMALL = ["train", "digits", "--hidden=8", "--epochs=2"]
@@ -103,6 +104,16 @@ def test_an_option_before_the_command_is_not_ignored(dynabound, option):
     )
 
 
+def test_names_of_data_sets_are_checked_before_a_download(dynabound, monkeypatch):
+    monkeypatch.setattr("dynabound.cli.runs.fetch_data", lambda *_: pytest.fail("downloads"))
+    assert "data set 'nope': nothing to fetch" in dynabound("data", "fetch", "mnist", "nope", code=1).stderr
+
+
+def test_an_empty_world_size_is_none(dynabound, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "")
+    assert "finished" in dynabound(*SMALL, "--quiet").stdout
+
+
 def test_bad_option_syntax(dynabound):
     assert "must be key=value" in dynabound("train", "digits", "--opt=3", code=2).stderr
 
@@ -143,10 +154,13 @@ def test_trust_imports_the_module_that_a_stored_run_names(dynabound, tmp_path, m
     with run.lock():
         run.begin(spec, {})
     monkeypatch.syspath_prepend(tmp_path)
-    reading = ["runs"], ["runs", "show", run.name], ["report", "mnist"], ["reproduce", "mnist", "--dry-run"]
-    for arguments in reading:
-        CliRunner().invoke(app, arguments)
-        assert "mine" not in sys.modules
+    planned = choose(["mnist"], "demo")[0].rows[0].spec("demo")
+    for name in (run.name, planned.name):  # where report and reproduce look; the second is a forged run of the study
+        shutil.copytree(run.folder, f"reproduction/runs/{name}")
+    for command in ("runs", f"runs show {run.name}", "report mnist", "reproduce mnist --dry-run",
+                    "reproduce mnist --plan"):  # fmt: skip
+        CliRunner().invoke(app, command.split())
+        assert "mine" not in sys.modules, command
     dynabound("train", f"--resume={run.name}", code=1)
     assert "mine" not in sys.modules
     assert "finished" in dynabound("train", f"--resume={run.name}", "--trust", "--quiet").stdout

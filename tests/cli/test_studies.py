@@ -124,3 +124,10 @@ def test_tune_reports_diverged_runs(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "lr 1e+30 seed 0" in result.stdout
     assert result.stdout.count("diverged") == 1
+
+
+def test_the_number_of_seeds_is_limited(tmp_path):
+    result = CliRunner().invoke(app, ["tune", "digits", "--seeds=10001", f"--out={tmp_path / 'new'}"])
+    assert result.exit_code == 2
+    assert "less than or equal to 10000" in result.output
+    assert not (tmp_path / "new").exists()

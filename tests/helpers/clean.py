@@ -8,4 +8,5 @@ def assert_clean(result, message):
     assert "internal error" not in result.output, message
     assert "\x1b" not in result.output, message
     if result.exit_code == 1:
-        assert sum(line.startswith("dynabound: ") for line in result.stderr.splitlines()) == 1, message
+        assert result.stderr.startswith("dynabound: "), message
+        assert len(result.stderr.splitlines()) == 1, message

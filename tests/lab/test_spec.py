@@ -1,14 +1,18 @@
 import dataclasses
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dynabound.lab import spec as spec_module
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, SCALES, TASKS, RunSpec, SpecError
 from dynabound.lab.tasks import optimizers
+
+ROOT = Path(__file__).parents[2]
 
 
 @st.composite
@@ -55,6 +59,51 @@ def test_the_same_run_written_differently_has_one_name():
     two = RunSpec("mnist", lr=1.0, opt=(("betas", (0.9, 0.99)), ("gamma", 0.1)))
     assert one == two
     assert one.name == two.name
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "option", "one", "other"),
+    [
+        ("sgd", "momentum", 0, 0.0),
+        ("sgdm", "momentum", 0, 0.0),
+        ("rmsprop", "momentum", 0, 0.0),
+        ("sgd", "dampening", 0, -0.0),
+        ("adagrad", "initial_accumulator_value", 1, 1.0),
+        ("sgdm", "nesterov", 1, True),
+        ("adam", "amsgrad", 1.0, True),
+        ("adabound", "bounds", ("constant", 1, 2), ("constant", 1.0, 2.0)),
+        ("adabound", "box", (-1, 1), (-1.0, 1.0)),
+        ("adabound", "box", (-0.0, 1), [0.0, 1]),
+        ("torch.optim:RAdam", "eps", 1, 1.0),
+        ("torch.optim:RAdam", "eps", 0.0, -0.0),
+        ("torch.optim:RAdam", "betas", (0, 0.5), (0.0, 0.5)),
+    ],
+)
+def test_equal_options_have_one_name_and_old_names_resolve(optimizer, option, one, other):
+    first, second = (RunSpec("digits", optimizer=optimizer, opt={option: value}) for value in (one, other))
+    assert first == second
+    assert first.name == second.name
+    for value in (one, other):
+        assert spec_module._hash({**first.to_dict(), "opt": {option: value}}) in first.names
+
+
+def test_options_that_name_two_runs_are_not_equal():
+    """The class is not imported, so nobody knows whether 1 means True."""
+    one, other = (RunSpec("digits", optimizer="torch.optim:Adam", opt={"amsgrad": value}) for value in (1, True))
+    assert one.name != other.name
+    assert one != other
+
+
+def test_too_many_old_names_are_not_listed():
+    spec = RunSpec("digits", optimizer="a:B", opt={"x": (1,) * 20})
+    assert spec.names == [spec.name]
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "results").glob("*-*.jsonl")), ids=lambda path: path.stem)
+def test_published_runs_keep_their_names(path):
+    for line in path.read_text().splitlines():
+        entry = json.loads(line)
+        assert RunSpec.from_dict(entry["spec"]).name == entry["run"]
 
 
 def test_the_name_of_a_stored_run_never_changes():

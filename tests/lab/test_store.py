@@ -104,6 +104,16 @@ def test_two_processes_never_train_the_same_run(tmp_path):
     assert train(SPEC, Store(tmp_path)).state == "finished"
 
 
+def test_a_full_disk_does_not_keep_a_run_from_being_locked(tmp_path, monkeypatch):
+    def no_room(*_):
+        raise OSError(28, "No space left on device")
+
+    run = Store(tmp_path).run(RunSpec(**FIELDS))
+    monkeypatch.setattr(lock.os, "ftruncate", no_room)
+    with run.lock():
+        assert (run.folder / "lock").exists()
+
+
 def test_a_file_system_without_locks_is_an_error_and_not_a_lock_to_wait_for(tmp_path, monkeypatch):
     def flock(*_):
         raise OSError(errno.ENOSYS, "Function not implemented")

@@ -52,9 +52,16 @@ class _Commands(typer.core.TyperGroup):
             _interrupt.allow()
         return name, command, rest
 
+    def make_context(self, *arguments: Any, **settings: Any) -> Any:
+        with errors.one_line():  # it prints --help and --version
+            return super().make_context(*arguments, **settings)
+
     def invoke(self, ctx: Any) -> Any:
-        with errors.one_line(lambda: ctx.invoked_subcommand in RESUMABLE):
-            return super().invoke(ctx)
+        try:
+            with errors.one_line(lambda: ctx.invoked_subcommand in RESUMABLE):
+                return super().invoke(ctx)
+        finally:
+            _interrupt.reset()
 
 
 def _load(name: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dynabound.cli.errors import check_folder
+from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import Json, examples, one_of
 from dynabound.cli.tables import echo
 from dynabound.lens import forecast
@@ -29,7 +29,7 @@ def bounds(
     try:
         result = forecast.forecast(lr, final_lr, gamma, family)
     except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
+        raise CommandError(str(error), code=2) from None
     if out is not None:
         check_folder(out)
         result.save(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
@@ -17,7 +17,16 @@ from dynabound.lab.spec import TASKS, RunSpec
 from dynabound.lab.tasks import optimizers
 from dynabound.lens.rates import rule_of
 
-__all__ = ["check_finite", "check_local_runs", "check_memory", "check_optimizer", "check_readable", "check_threads"]
+__all__ = [
+    "check_device",
+    "check_finite",
+    "check_local_runs",
+    "check_memory",
+    "check_optimizer",
+    "check_readable",
+    "check_threads",
+    "check_unused",
+]
 
 MAX_LAYERS = 10_000
 
@@ -98,6 +107,21 @@ def check_finite(option: str, value: float | None) -> None:
     """Raise CommandError if a number is infinite or NaN."""
     if value is not None and not math.isfinite(value):
         raise CommandError(f"{option} {value}: must be a finite number")
+
+
+def check_unused(option: str, others: Mapping[str, object]) -> None:
+    """Raise CommandError if one of ``others`` was given, all of which ``option`` would ignore."""
+    for other, value in others.items():
+        if value:
+            raise CommandError(f"{other}: has no effect with {option}; leave one of them out")
+
+
+def check_device(device: str) -> None:
+    """Raise CommandError unless torch knows the device, which this machine need not have."""
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise CommandError(f"--device {device}: is not a device; try cpu or cuda") from None
 
 
 def check_readable(folder: Path | None, option: str) -> None:

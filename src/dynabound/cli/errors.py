@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import tempfile
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from importlib import metadata
@@ -18,7 +17,7 @@ from typing import Any
 
 import typer
 
-from dynabound import _extras
+from dynabound import _extras, _interrupt
 
 __all__ = [
     "CommandError",
@@ -27,21 +26,36 @@ __all__ = [
     "log_to_stderr",
     "one_line",
     "printable",
+    "short",
     "stop_signals",
 ]
+
+
+_LONGEST = 1000
 
 
 class CommandError(Exception):
     """A mistake in the command line, found before anything is run: one line, with the remedy."""
 
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code
 
-def printable(text: object) -> str:
-    r"""``text`` with control characters, such as those of terminal escapes, made visible.
 
-    >>> printable("\x1b[2Jname")
-    '\\x1b[2Jname'
+def printable(text: object, lines: bool = False) -> str:
+    r"""``text`` with control characters (terminal escapes, and newlines unless ``lines``) made visible.
+
+    >>> printable("\x1b[2Jna\nme")
+    '\\x1b[2Jna\\nme'
     """
-    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in str(text))
+    kept = "\n\t" if lines else "\t"
+    return "".join(c if c.isprintable() or c in kept else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def short(text: object) -> str:
+    """``text`` on one line, without its middle if it is very long: a stored value may have any length."""
+    line = printable(text)
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST // 2]} … {line[-_LONGEST // 2 :]}"
 
 
 @contextlib.contextmanager
@@ -51,43 +65,24 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
     An unexpected error is a defect: its traceback is written to a file, which the line names.
     """
     try:
-        with _sigterm_as_ctrl_c() as terminated:
-            yield
-    except KeyboardInterrupt:
-        what, code = ("terminated", 143) if terminated else ("interrupted", 130)
-        _say(what + ("; run the same command again to resume" if resumable() else ""))
-        raise typer.Exit(code) from None
+        yield
     except typer.Abort:
         raise
-    except Exception as error:
+    except (KeyboardInterrupt, Exception) as error:
+        # After a signal that was swallowed in the middle of an import, any error may follow.
+        if isinstance(error, KeyboardInterrupt) or _interrupt.received:
+            exec("")  # CPython notes a KeyboardInterrupt that leaves an exec, and would end by SIGINT; this resets it
+            what, code = ("terminated", 143) if signal.SIGTERM in _interrupt.received else ("interrupted", 130)
+            _say(what + ("; run the same command again to resume" if resumable() else ""))
+            raise typer.Exit(code) from None
         if hasattr(error, "exit_code") or isinstance(error, BrokenPipeError):  # typer's own, which it handles itself
             raise
         _say(_explain(error))
-        raise typer.Exit(1) from None
-
-
-@contextlib.contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[list[int]]:
-    """Let SIGTERM raise KeyboardInterrupt, and note it in a list. The second one ends the process at once."""
-    received: list[int] = []
-
-    def end(number: int, _: Any) -> None:
-        received.append(number)
-        signal.signal(signal.SIGTERM, before)
-        raise KeyboardInterrupt
-
-    if threading.current_thread() is not threading.main_thread():  # a handler can be set only there
-        yield received
-        return
-    before = signal.signal(signal.SIGTERM, end)
-    try:
-        yield received
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        raise typer.Exit(error.code if isinstance(error, CommandError) else 1) from None
 
 
 def _say(message: str) -> None:
-    print(f"dynabound: {printable(message)}", file=sys.stderr, flush=True)
+    print(f"dynabound: {short(message)}", file=sys.stderr, flush=True)
 
 
 _REMEDIES = {
@@ -107,7 +102,7 @@ def _explain(error: Exception) -> str:
         return str(error) if "pip install" in str(error) else _extras.missing(error, "lab")
     if isinstance(error, OSError):
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-        return f"{named}; {_REMEDIES[error.errno]}" if error.errno in _REMEDIES else named
+        return f"{named}; {_REMEDIES.get(error.errno or 0, 'give another folder, or make it writable')}"
     if isinstance(error, MemoryError):
         return "not enough memory; use a smaller model, batch or number of steps"
     return _report(error)
@@ -138,7 +133,7 @@ def _tracker() -> str:
 
 class _OneLine(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        return printable(super().format(record))
+        return short(super().format(record))
 
 
 def log_to_stderr() -> None:
@@ -173,11 +168,11 @@ def check_folder(folder: Path, option: str = "--out") -> None:
 def stop_signals() -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM in a list, so that a run can stop after the current step.
 
-    The second signal ends the process at once. Under ``torchrun`` it does not, because that forwards every signal it
-    gets and kills processes that do not stop.
+    A signal that was swallowed before is in the list already. The second one ends the process at once. Under
+    ``torchrun`` it does not, because that forwards every signal it gets and kills processes that do not stop.
     """
     torchrun = bool(os.environ.get("WORLD_SIZE"))
-    received: list[int] = []
+    received = list(_interrupt.received)
 
     def note(number: int, _: Any) -> None:
         received.append(number)

@@ -183,7 +183,7 @@ class Board:
         elif event.state == "running" and event.progress:
             self._running(spec, event.progress)
         elif event.state == "retried":
-            self._console.print(f"{printable(describe(spec))}: {printable(event.error)}; starting it again")
+            self._console.print(f"{printable(describe(spec))}: {printable(event.error, lines=True)}; starting it again")
             self._remove(event.run)
         else:
             self._ended(spec, event)
@@ -209,7 +209,7 @@ class Board:
         if not self._bar or event.state not in ENDED:
             value = self._last.get(spec.name, {}).get(f"test_{spec.metric}")
             shown = "" if value is None else f", test {spec.metric} {value:.4g}"
-            text = f"{event.state}{shown}" + (f": {printable(event.error)}" if event.error else "")
+            text = f"{event.state}{shown}" + (f": {printable(event.error, lines=True)}" if event.error else "")
             self._console.print(
                 f"[{self.ended}/{len(self._specs)}] {printable(describe(spec))}: {text}", soft_wrap=True
             )

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.progress import TaskID
 
-from dynabound.cli.checks import check_memory, check_optimizer, check_readable
+from dynabound.cli.checks import check_memory, check_optimizer, check_readable, check_unused
 from dynabound.cli.errors import CommandError, check_folder, printable
 from dynabound.cli.options import DataDir, Json, examples, one_of
 from dynabound.cli.tables import echo, echo_json, print_table
@@ -71,12 +71,13 @@ def report(
     folder figures beside it; --scale and --out have no effect then.
     """
     chosen = choose(studies or [], scale)
-    check_ledger(add_to)
     if markdown:
+        check_unused("--markdown", {"--add-to": add_to})
         if results is None:
             raise LabError("--markdown: needs the runs of a ledger; add --results LEDGER, such as --results results")
         _markdown([STUDIES[name] for name in studies or STUDIES], results, markdown)
         return
+    check_ledger(add_to)
     if results:
         ledger = Ledger(results)
         ledger.require()
@@ -127,7 +128,7 @@ def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | 
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
         rows.append((study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states))
     print_table(("study", "verdict", "claims", "runs"), rows)
-    echo(f"the report: {path}")
+    echo(f"the report: {printable(path)}")
 
 
 @examples(

@@ -13,7 +13,7 @@ import typer
 
 from dynabound.cli import progress
 from dynabound.cli.checks import check_finite, check_local_runs, check_optimizer, check_readable
-from dynabound.cli.errors import stop_signals
+from dynabound.cli.errors import printable, stop_signals
 from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, SaveOptions, examples, expand, one_of
 from dynabound.cli.suggest import suggesting
 from dynabound.cli.tables import echo, echo_json, print_table
@@ -23,6 +23,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
 from dynabound.lab.tasks import catalog, datasets
+from dynabound.lab.tasks.download import check_source
 from dynabound.lab.tasks.download import fetch as fetch_data
 from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
@@ -154,12 +155,12 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
         echo_json({"run": spec.name, "state": result.state, **last, **result.details})
         return
     where = f" at step {result.details['step']}" if result.state != "finished" else ""
-    echo(f"run {spec.name} {result.state}{where}: {result.run.folder}")
+    echo(printable(f"run {spec.name} {result.state}{where}: {result.run.folder}"))
     if last:
         echo(progress.epoch_line(last, spec.epochs))
     if result.state == "stopped":
         trust = " --trust" if ":" in spec.optimizer else ""
-        echo(f"resume with: dynabound train --resume {spec.name} --out {out}{trust}")
+        echo(f"resume with: dynabound train --resume {spec.name} --out {printable(out)}{trust}")
 
 
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
@@ -174,7 +175,7 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
         echo_json(dict(rows))
         return
     for name, place in rows:
-        echo(f"{name:14} {place}")
+        echo(printable(f"{name:14} {place}"))
 
 
 @data.command("fetch", epilog="Example: dynabound data fetch mnist cifar10")
@@ -185,10 +186,12 @@ def data_fetch(
 ) -> None:
     """Download data sets, check them, and print where they are."""
     for name in names:
+        check_source(name)
+    for name in names:
         with progress.download_bar(quiet) as bar:
             folder = fetch_data(name, data_dir, bar)
         datasets.load(name, data_dir)  # print the folder only if the data set can be read
-        echo(f"{name}: {folder}")
+        echo(f"{name}: {printable(folder)}")
 
 
 @runs.callback(invoke_without_command=True, epilog="Example: dynabound runs --optimizer adam --state finished")
@@ -221,7 +224,7 @@ def runs_list(
     if as_json:
         echo_json(rows)
     elif not rows:
-        echo(f"no matching runs in {out}")
+        echo(f"no matching runs in {printable(out)}")
     else:
         columns = ("run", "task", "model", "optimizer", "lr", "seed", "state", "epoch", "result")
         print_table(columns, ([row.get(column, "") for column in columns] for row in rows), wrap="result", width=160)
@@ -261,10 +264,12 @@ def runs_show(run: Name, out: Out = Path("runs"), as_json: Json = False) -> None
         parts = {"spec": spec.to_dict(), "status": status, "metrics": metrics, "environment": found.environment()}
         echo_json({"run": found.name, **parts})
         return
-    echo(f"run {found.name}: {', '.join(f'{key} {value}' for key, value in status.items())}")
+    # A traceback has several lines, and none of them can pose as one of ours.
+    shown = ", ".join(f"{key} {value}" for key, value in status.items()).replace("\n", "\n    ")
+    echo(f"run {printable(found.name)}: {shown}")
     for title, fields in (("spec", spec.to_dict()), ("environment", (found.environment() or [{}])[-1])):
         known = {key: value for key, value in fields.items() if value not in (None, {})}
-        echo(f"{title}: {', '.join(f'{key} {value}' for key, value in known.items())}")
+        echo(printable(f"{title}: {', '.join(f'{key} {value}' for key, value in known.items())}"))
     for line in metrics:
         echo(progress.epoch_line(line, spec.epochs))
 
@@ -277,4 +282,4 @@ def runs_remove(
     """Delete runs; a run that is being trained is not deleted."""
     for run in [Store(out).find(name) for name in runs]:
         run.remove()
-        echo(f"removed {run.name}")
+        echo(f"removed {printable(run.name)}")

@@ -1,13 +1,14 @@
-"""Standard output and error in encodings that lack some of our characters, which are replaced by ASCII."""
+"""Standard streams that are closed, or whose encodings lack some of our characters, which are replaced by ASCII."""
 
 from __future__ import annotations
 
 import codecs
 import io
+import os
 import sys
 import unicodedata
 
-__all__ = ["fall_back_to_ascii"]
+__all__ = ["fall_back_to_ascii", "open_closed"]
 
 _ASCII = {
     "α": "alpha", "β": "beta", "γ": "gamma", "δ": "delta", "ε": "eps", "η": "eta", "Δ": "Delta", "Σ": "Sum",
@@ -38,3 +39,10 @@ def fall_back_to_ascii() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="dynabound-ascii")
+
+
+def open_closed() -> None:
+    """Open the null device for closed streams, for which Python has None. It also keeps files off their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

@@ -11,7 +11,14 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from dynabound.cli.checks import check_finite, check_local_runs, check_optimizer, check_readable
+from dynabound.cli.checks import (
+    check_device,
+    check_finite,
+    check_local_runs,
+    check_optimizer,
+    check_readable,
+    check_unused,
+)
 from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
 from dynabound.cli.plan import print_dry_run, print_plan
@@ -80,10 +87,13 @@ def reproduce(
 
     Safe to interrupt: run the same command again to resume.
     """
-    for option, value in (("workers", workers), ("tflops", tflops)):
-        if value and not plan:
-            raise CommandError(f"--{option}: is for --plan; add --plan, or leave it out")
     check_finite("--tflops", tflops)
+    if plan or dry_run:
+        given = {"--dry-run": plan and dry_run, "--reuse": reuse, "--add-to": add_to}
+        check_unused("--plan" if plan else "--dry-run", given)
+        check_device(engine.get("device", "cpu"))
+    if not plan and (workers or tflops):
+        raise CommandError(f"--{'workers' if workers else 'tflops'}: is for --plan; add --plan, or leave it out")
     chosen = choose(studies or [], scale)
     specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
     place = _engine(EngineOptions(**engine), _modules(specs))

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from dynabound.cli.errors import printable
+from dynabound.cli.errors import printable, short
 
 __all__ = ["echo", "echo_json", "print_table", "show", "size_text", "time_text"]
 
@@ -19,7 +19,7 @@ __all__ = ["echo", "echo_json", "print_table", "show", "size_text", "time_text"]
 def echo(text: object, err: bool = False) -> None:
     """Print a line; terminal escapes in it are shown, not executed."""
     # Not typer.echo, which writes UTF-8 where the encoding is ASCII.
-    print(printable(text), file=sys.stderr if err else sys.stdout, flush=True)
+    print(printable(text, lines=True), file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def echo_json(value: Any) -> None:
@@ -33,7 +33,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], wrap: 
     for column in columns:
         table.add_column(column, no_wrap=bool(wrap) and column != wrap)
     for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_row(*(Text(short(cell)) for cell in row))
     show(table, width)
 
 

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import itertools
 import json
+import math
 import reprlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda x: x >= 0, ">= 0"),
     "weight_decay": (lambda x: x >= 0, ">= 0"),
 }
-_MAX_WHOLE = 10  # options; each doubles the names that a run may have
+_MAX_NAMES = 1024  # each option with a whole number multiplies the names that a run may have
 _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
@@ -128,6 +129,9 @@ class RunSpec:
         object.__setattr__(self, "opt", _pairs(self.optimizer, self.opt))
         optimizers.check(self.optimizer, self.lr, self.weight_decay, self.options)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RunSpec) and self.name == other.name  # in Python, True is equal to 1
+
     def _default(self, name: str, value: Any) -> None:
         if getattr(self, name) is None:
             object.__setattr__(self, name, value)
@@ -171,11 +175,10 @@ class RunSpec:
 
     @functools.cached_property
     def names(self) -> list[str]:
-        """The name, then the names that version 0.1 gave to equal specs with whole numbers written without a dot."""
-        whole = {key for key, value in self.options.items() if _is_whole(value)}
-        if len(whole) > _MAX_WHOLE:
+        """The name, then the names that older versions gave to equal specs whose options were written differently."""
+        forms = {key: _forms(value) for key, value in self.options.items()}
+        if math.prod(map(len, forms.values())) > _MAX_NAMES:
             return [self.name]
-        forms = {key: [value, int(value)] if key in whole else [value] for key, value in self.options.items()}
         variants = [dict(zip(forms, values, strict=True)) for values in itertools.product(*forms.values())]
         names = [_hash({**self.to_dict(), "opt": options}) for options in variants]
         return list(dict.fromkeys(names))
@@ -229,8 +232,14 @@ def _short(value: Any) -> str:
     return reprlib.repr(value)
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, float) and value.is_integer()
+def _forms(value: Any) -> list[Any]:
+    """An option's value, and what older versions told apart from it: 1, 1.0 and True, 0.0 and -0.0."""
+    if isinstance(value, tuple):
+        return list(itertools.islice(itertools.product(*map(_forms, value)), _MAX_NAMES + 1))
+    if isinstance(value, str) or value is None or value != value // 1:
+        return [value]
+    same: list[Any] = [value, int(value), float(value)]
+    return same if value else [*same, -0.0]
 
 
 def _dumps(fields: dict[str, Any]) -> str:

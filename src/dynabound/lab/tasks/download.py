@@ -11,7 +11,7 @@ from dynabound._files import write_whole
 from dynabound.lab.tasks.catalog import SOURCES, folder_of
 from dynabound.lab.tasks.datasets import CIFAR_FOLDER, DataError, data_home, search_path
 
-__all__ = ["fetch", "obtain"]
+__all__ = ["check_source", "fetch", "obtain"]
 
 
 def obtain(name: str, data_dir: str | Path | None = None) -> None:
@@ -37,14 +37,19 @@ def _complete(name: str, data_dir: str | Path | None) -> bool:
     )
 
 
+def check_source(name: str) -> None:
+    """Raise DataError unless the data set ``name`` can be downloaded."""
+    if name not in SOURCES:
+        raise DataError(f"data set {name!r}: nothing to fetch; must be one of {', '.join(SOURCES)}")
+
+
 def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str], Any] | None = None) -> Path:
     """Download the data set ``name`` and return its folder; intact files are not downloaded again.
 
     ``progress`` is called with a file's name and returns an object with tqdm's ``total``, ``update``, ``reset``,
     ``close``.
     """
-    if name not in SOURCES:
-        raise DataError(f"data set {name!r}: nothing to fetch; must be one of {', '.join(SOURCES)}")
+    check_source(name)
     folder = data_home(data_dir) / folder_of(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
+from dynabound import _interrupt
 from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
@@ -102,6 +103,7 @@ def build(
             raise OptimizerError(
                 f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}"
             )
+    _interrupt.load("torch._dynamo")  # the first optimizer imports it
     try:
         return cls(params, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -112,28 +114,42 @@ def build(
 
 
 @cache
-def _float_options(name: str) -> frozenset[str]:
-    """The options of a known method whose default is a float, or a tuple of floats."""
-    if name not in OPTIMIZERS:
-        return frozenset()
-    defaults = {key: value.default for key, value in inspect.signature(OPTIMIZERS[name].cls).parameters.items()}
-    return frozenset(key for key, value in defaults.items() if isinstance(value, (float, tuple)))
+def _defaults(name: str) -> dict[str, Any]:
+    return {key: value.default for key, value in inspect.signature(OPTIMIZERS[name].cls).parameters.items()}
 
 
 def canonical(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """``options`` with every number in one form: if a method takes floats, 1 becomes 1.0.
+    """``options`` with every number in one form, so that equal ones have equal names: 1 becomes 1.0.
 
-    >>> canonical("adabound", {"final_lr": 1, "amsbound": True})
+    An optimizer of another package is not imported to look, and may count with an option: 1.0 becomes 1.
+
+    >>> canonical("adabound", {"final_lr": 1, "amsbound": 1})
     {'final_lr': 1.0, 'amsbound': True}
+    >>> canonical("torch.optim:LBFGS", {"max_iter": 5.0})
+    {'max_iter': 5}
     """
-    floats = _float_options(name)
-    return {key: _as_float(value) if key in floats else value for key, value in options.items()}
+    if name not in OPTIMIZERS:
+        return {key: _as_int(value) for key, value in options.items()}
+    defaults = _defaults(name)
+    return {key: _like(defaults.get(key), value) for key, value in options.items()}
 
 
-def _as_float(value: Any) -> Any:
+def _like(default: Any, value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(map(_as_float, value))
-    return float(value) + 0.0 if isinstance(value, (int, float)) and not isinstance(value, bool) else value
+        return tuple(_like(None, each) for each in value)
+    if isinstance(value, (bool, str)) or value is None:
+        return value
+    if isinstance(default, bool) and value in (0, 1):
+        return bool(value)
+    counts = isinstance(default, int) and default  # torch writes a default of 0.0 as 0
+    return value if counts else float(value) + 0.0  # -0.0 becomes 0.0
+
+
+def _as_int(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_as_int, value))
+    exact = isinstance(value, float) and value.is_integer() and abs(value) < 2**53
+    return int(value) if exact else value
 
 
 def check(name: str, lr: float, weight_decay: float, options: Mapping[str, Any]) -> None:
