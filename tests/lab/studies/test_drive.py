@@ -36,7 +36,7 @@ def run(*arguments):
 def test_the_recipes_are_the_papers(scale, monkeypatch):
     counts = {"learning-rates": 2, "mnist": 9, "cifar10": 18, "ptb": 18, "bound-speed": 10, "final-step-size": 18,
               "rate-evolution": 1, "theory": 0, "suggest": 60}  # fmt: skip
-    left_out = {"demo": {"cifar10": 8, "ptb": 9}, "laptop": {"cifar10": 2, "ptb": 3},
+    left_out = {"demo": {"cifar10": 10, "ptb": 9}, "laptop": {"cifar10": 2, "ptb": 3},
                 "paper": {"mnist": 2, "cifar10": 4, "ptb": 6}}  # fmt: skip
     monkeypatch.setattr(recipes.Row, "installed", True)
     for name, study in STUDIES.items():
