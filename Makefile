@@ -19,9 +19,9 @@ demo: .venv/.lab
 check: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(FAST)"
 
-# Three processes on two cores, because those that test Ray wait half of the time.
+# Four processes on two cores, because tests of Ray and of other processes wait half of the time.
 test: .venv/.dev
-	$(BIN)/python -m pytest -n 3 --dist worksteal
+	$(BIN)/python -m pytest -n 4 --dist worksteal
 
 # JAX, Optax and Keras with its three backends have an environment of their own, and a process for each backend.
 twins: .venv-twins/.ready

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from torch import Tensor, nn
 
 from dynabound import AdaBound
 from dynabound.tuning import suggest
+from helpers import distributed_suggest, worker
 
 Case = tuple[nn.Module, Callable[[Any, Any], Tensor], list[Any]]
 
@@ -95,39 +93,8 @@ def test_suggested_rates_beat_the_defaults(case: Callable[[], Case]) -> None:
     assert ours < defaults  # false for NaN
 
 
-RANK = """
-import sys, torch
-from torch import distributed as dist, nn
-from torch.nn.parallel import DistributedDataParallel
-from dynabound.tuning import suggest
-
-rank, folder = int(sys.argv[1]), sys.argv[2]
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
-torch.manual_seed(0)
-model = DistributedDataParallel(nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 1)))
-generator = torch.Generator().manual_seed(rank)  # each rank has batches of its own
-batches = list(torch.randn(30, 16, 6, generator=generator))
-before = [tensor.clone() for tensor in model.state_dict().values()]
-found = suggest(model, lambda model, x: (model(x) - x.sum(1, True)).square().mean(), batches, steps=100)
-assert all(map(torch.equal, before, model.state_dict().values()))
-with open(f"{folder}/{rank}", "w") as file:
-    file.write(repr((found.lr, found.final_lr, found.cost, found.start, found.races)))
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.processes
 def test_two_processes_get_the_same_answer(tmp_path: Path) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
-    processes = [
-        subprocess.Popen([sys.executable, "-W", "ignore", "-c", RANK, str(rank), str(tmp_path)], env=environment)
-        for rank in (0, 1)
-    ]
-    try:
-        assert [process.wait(timeout=240) for process in processes] == [0, 0]
-    finally:
-        for process in processes:
-            process.kill()
+    assert worker.in_ranks(2, distributed_suggest.write_answer, str(tmp_path)) == [0, 0]
     answers = [(tmp_path / str(rank)).read_text() for rank in (0, 1)]
     assert answers[0] == answers[1]
