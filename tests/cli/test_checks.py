@@ -87,7 +87,7 @@ def test_devices_that_cannot_compute(refuse, command, device):
     ids=str,
 )
 def test_models_that_no_memory_can_hold(refuse, options, monkeypatch):
-    monkeypatch.setattr(checks, "_total_memory", lambda: 2.0**34)
+    monkeypatch.setattr(checks, "total_memory", lambda: 2.0**34)
     for command in ("train", "tune"):
         assert "GB of memory, and this machine has 17.2 GB" in refuse(command, *options)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn import Parameter
 
+from dynabound._files import total_memory
 from dynabound.cli.errors import CommandError, check_folder, exists
 from dynabound.cli.tables import size_text
 from dynabound.lab import distributed
@@ -67,7 +68,7 @@ def check_memory(spec: RunSpec, device: str = "cpu") -> None:
     if spec.layers is not None and spec.layers > MAX_LAYERS:
         raise CommandError(f"layers={spec.layers}: must be at most {MAX_LAYERS}")
     copies = 2 if device == "cpu" else 1  # weights and gradients; for another device the model is only built here
-    needed, present = 4 * copies * _least_parameters(spec), _total_memory()
+    needed, present = 4 * copies * _least_parameters(spec), total_memory()
     if needed > present:
         shape = {"hidden": spec.hidden, "layers": spec.layers, "width": spec.width}
         named = ", ".join(f"{name}={value}" for name, value in shape.items() if value is not None)
@@ -86,14 +87,6 @@ def _least_parameters(spec: RunSpec) -> float:
         inputs = source.channels * math.prod(source.shape[2:]) if source else 64
         return (inputs + 11.0) * (spec.hidden or 1)  # weights of inputs and 10 outputs, biases
     return {"resnet34": 21.2e6, "densenet121": 6.9e6}[spec.model] * (spec.width or 1) ** 2
-
-
-def _total_memory() -> float:
-    """Bytes of memory; infinite where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return math.inf
 
 
 def check_threads(threads: int | None) -> None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
-import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
-from dynabound._files import read_regular, write_whole
+from dynabound._files import read_regular, total_memory, write_whole
 from dynabound.lab.errors import DamagedError
 
 __all__ = ["Loaded", "checksum_path", "read", "verify_readable", "write"]
@@ -48,7 +46,7 @@ def write(path: Path, state: dict[str, Any]) -> None:
 def read(path: Path) -> Loaded:
     """The state in ``path``; DamagedError if a bit has changed, or if reading it would run code."""
     try:
-        contents = read_regular(path, most=_memory())
+        contents = read_regular(path, most=total_memory())
     except MemoryError:
         raise DamagedError("it is larger than the memory") from None
     if contents.startswith(_OLD_HEADER):
@@ -63,14 +61,6 @@ def read(path: Path) -> Loaded:
     if digest != expected:
         raise DamagedError("its checksum does not match")
     return Loaded(_decode(contents), digest)
-
-
-def _memory() -> float:
-    """The machine's memory in bytes; infinity where it cannot be asked for."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return math.inf
 
 
 def verify_readable(state: dict[str, Any]) -> None:
