@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from numbers import Real
 from typing import Any
 
@@ -19,6 +19,18 @@ def did_you_mean(word: object, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(str(word), list(known), 1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def check_choice(name: str, value: object, known: Collection[str]) -> None:
+    """Raise ValueError, with the nearest name, if ``value`` is not one of the ``known`` names.
+
+    >>> check_choice("family", "linaer", ["harmonic", "linear"])
+    Traceback (most recent call last):
+    ...
+    ValueError: family='linaer': must be one of harmonic, linear; did you mean linear?
+    """
+    if value not in known:
+        raise ValueError(f"{name}={value!r}: must be one of {', '.join(known)}{did_you_mean(value, known)}")
 
 
 def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed: str, shown: Any = None) -> float:

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynabound._checks import check_positive, did_you_mean
+from dynabound._checks import check_choice, check_positive
 from dynabound._files import replacing
 from dynabound._html import html_text
 from dynabound.bounds import FAMILIES, NEEDS, Certificate, certificate, evaluate
@@ -101,8 +101,7 @@ def forecast(lr: float = 1e-3, final_lr: float = 0.1, gamma: float = 1e-3, famil
         {'gradient': 1.0, 'rate': 0.001, 'bound': 'lower', 'step': 11}
     """
     check_positive("lr", lr)
-    if family not in CONVERGING:
-        raise ValueError(f"family={family!r}: must be one of {', '.join(CONVERGING)}{did_you_mean(family, CONVERGING)}")
+    check_choice("family", family, CONVERGING)
     proof = certificate(family, gamma, final_lr)  # also checks the arguments
 
     def bounds(step: int) -> tuple[float, float]:

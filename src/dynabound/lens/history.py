@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor
 
-from dynabound._checks import check_positive, did_you_mean
+from dynabound._checks import check_choice, check_positive, did_you_mean
 from dynabound._extras import need
 from dynabound._files import replacing
 from dynabound._html import html_text
@@ -87,9 +87,7 @@ class History:
     def series(self, layer: str, column: str) -> Tensor:
         """One statistic of one parameter, snapshot by snapshot; ``steps`` are the times."""
         (name,) = self.check_layers([layer])
-        if column not in self.columns:
-            hint = did_you_mean(column, self.columns)
-            raise ValueError(f"column={column!r}: must be one of {', '.join(self.columns)}{hint}")
+        check_choice("column", column, self.columns)
         return self.values()[:, list(self.shapes).index(name), self.columns.index(column)]
 
     def latest(self) -> dict[str, dict[str, float] | None]:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from dynabound import bounds as bound_functions
-from dynabound._checks import check_number, check_positive, did_you_mean, require
+from dynabound._checks import check_choice, check_number, check_positive, require
 from dynabound.bounds import Bounds
 from dynabound.theory.domains import Floats
 
@@ -90,8 +90,7 @@ class Method:
     debias: bool = False
 
     def __post_init__(self) -> None:
-        known = f"one of {', '.join(METHODS)}{did_you_mean(self.name, METHODS)}"
-        require(self.name in METHODS, "method", self.name, known)
+        check_choice("method", self.name, METHODS)
         for name in ("alpha", "final_lr", "gamma"):
             check_positive(name, getattr(self, name))
         check_number("eps", self.eps, lambda eps: 0 <= eps < math.inf, "a finite number >= 0")

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dynabound._checks import did_you_mean, require
+from dynabound._checks import check_choice, require
 from dynabound.theory.domains import Box, Domain, Floats
 from dynabound.theory.framework import Steps
 from dynabound.theory.methods import Method, check_betas
@@ -331,7 +331,7 @@ def random_problem(kind: str, seed: int, steps: int, dimension: int = 5, domain:
     >>> problem.domain, problem.rows.shape
     (Box(low=-1, high=1), (50, 5))
     """
-    require(kind in KINDS, "kind", kind, f"one of {', '.join(KINDS)}{did_you_mean(kind, KINDS)}")
+    check_choice("kind", kind, KINDS)
     require(steps >= 1, "steps", steps, "at least 1")
     require(dimension >= 1, "dimension", dimension, "at least 1")
     rng = np.random.default_rng(seed)
