@@ -87,9 +87,12 @@ class Fields:
     required: bool = False
     """Whether the arguments must be given."""
 
+    def _fields(self) -> list[Field[Any]]:
+        return [each for each in fields(self.cls) if each.name not in self.without]
+
     def parameters(self) -> list[inspect.Parameter]:
         """The parameters of a command that takes these options; one that is not given is None."""
-        return [self._parameter(each) for each in fields(self.cls) if each.name not in self.without]
+        return list(map(self._parameter, self._fields()))
 
     def _parameter(self, spec: Field[Any]) -> inspect.Parameter:
         kind = _KINDS.get(str(spec.type).removesuffix(" | None"), list[str])
@@ -108,7 +111,7 @@ class Fields:
 
     def given(self, values: dict[str, Any]) -> dict[str, Any]:
         """Remove these options from a command's ``values``; return those that were given."""
-        taken = {name: values.pop(name) for name in [parameter.name for parameter in self.parameters()]}
+        taken = {each.name: values.pop(each.name) for each in self._fields()}
         taken = {name: value for name, value in taken.items() if value is not None and value != []}
         return {
             name: dict(map(key_value, value)) if isinstance(value, list) else value for name, value in taken.items()
