@@ -279,11 +279,11 @@ def check_low_precision_state_survives(folder):
             assert torch.equal(local, same)
 
 
-def main(rank, folder):
-    """Run every check; errors are printed for the test to show."""
+def run_all(rank, folder):
+    """Run every check; what is printed, errors too, goes to a file of the folder."""
     os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"  # some virtual machines report bfloat16 support that they lack
+    sys.stdout = sys.stderr = open(f"{folder}/rank-{rank}.txt", "w")  # noqa: SIM115
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2)
-    torch.set_num_threads(1)
     try:
         for name, check in sorted(globals().items()):
             if name.startswith("check_"):
@@ -301,7 +301,3 @@ def main(rank, folder):
     dist.barrier()
     sys.stdout.flush()
     os._exit(0)  # torch may deadlock at exit between a freed model, gloo's thread and the interpreter
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2])

@@ -110,6 +110,7 @@ def reproduce_and_die(out: str, after: int) -> None:
     """``dynabound reproduce`` of a tiny study, killed at its ``after``-th access to a file in ``out``."""
     from dynabound import cli
 
+    _drawing.FILE_KINDS = SVG_ALONE
     recipes.WORKLOADS["demo"]["perceptron"] = TINY
     recipes.SEEDS["demo"]["perceptron"] = 3
     recipes.TUNED["demo"] = ()

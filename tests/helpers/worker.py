@@ -23,7 +23,7 @@ from dynabound.lab.train import train
 CONTEXT = multiprocessing.get_context("forkserver")
 # torch imports its compiler when the first optimizer is made, which takes longer than these runs.
 CONTEXT.set_forkserver_preload(
-    ["dynabound.cli", "dynabound.lab.checkpoints.sharded", "sklearn.datasets", "torch._dynamo"]
+    ["dynabound.cli.runs", "dynabound.lab.checkpoints.sharded", "sklearn.datasets", "torch._dynamo"]
 )
 
 

@@ -1,11 +1,11 @@
 """Two processes with gloo: DDP, ZeroRedundancyOptimizer, FSDP2, distributed checkpoints."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch.distributed
+
+from helpers import worker
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "distributed_checks.py"
 CHECKS = [line[4:].partition("(")[0] for line in SCRIPT.read_text().splitlines() if line.startswith("def check_")]
@@ -19,20 +19,18 @@ pytestmark = [
 ]
 
 
+def run_checks(rank, folder):
+    from helpers import distributed_checks  # takes long, and torch warns
+
+    distributed_checks.run_all(rank, folder)
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """Both ranks run all checks once, because starting them takes longer than the checks."""
+    """Both ranks run all checks once, because starting them takes longer than the checks; what they print."""
     folder = tmp_path_factory.mktemp("distributed")
-    ranks = [
-        subprocess.Popen([sys.executable, SCRIPT, str(rank), folder], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        for rank in range(2)
-    ]
-    try:
-        return [rank.communicate(timeout=1800)[0].decode() for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
+    worker.in_ranks(2, run_checks, str(folder))
+    return [(folder / f"rank-{rank}.txt").read_text() for rank in range(2)]
 
 
 @pytest.mark.parametrize("check", CHECKS)

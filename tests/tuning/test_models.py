@@ -19,13 +19,13 @@ Case = tuple[nn.Module, Callable[[Any, Any], Tensor], list[Any]]
 
 
 class Transformer(nn.Module):
-    """Two encoder layers; the output layer is tied to the embedding."""
+    """One encoder layer; the output layer is tied to the embedding."""
 
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(16, 32)
         layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True, norm_first=True)
-        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.linear = nn.Linear(32, 16, bias=False)
         self.linear.weight = self.embedding.weight
 

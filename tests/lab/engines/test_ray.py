@@ -33,7 +33,7 @@ from helpers.runs import assert_follows
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
 pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
-LONG = dict(epochs=500)  # seconds, so that there is time to kill it
+LONG = dict(epochs=200)  # seconds, so that there is time to kill it
 
 
 @pytest.fixture(scope="module")
@@ -101,12 +101,13 @@ def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_
         if victim and event.progress and event.progress.metrics:
             pid = trainer(store.find(event.run))
             node = node_of(cluster, pid)
-            if node is cluster.head_node and not lost:
+            if node is cluster.head_node:
                 lost[event.run] = "process"
                 os.kill(pid, signal.SIGKILL)
-            elif node is not cluster.head_node and lost:
+            else:
                 lost[event.run] = "node"
                 cluster.remove_node(node, allow_graceful=False)
+    assert sorted(lost.values()) == ["node", "process"]
     assert ends(events) == {spec.name: "finished" for spec in (first, second, *others)}
     assert {event.run: event.error for event in events if event.state == "retried"}.keys() == lost.keys()
     assert all(lost[event.run] in event.error for event in events if event.state == "retried")

@@ -112,7 +112,7 @@ def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
 @pytest.mark.processes
 def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, done, tmp_path):
     killed, choose, exits = tmp_path / "killed", random.Random(0), []
-    for most in (10, 60, 100, 200, 300, 10**9):
+    for most in (10, 60, 200, 300, 10**9):
         after = choose.randint(1, most)
         exits.append(worker.run(cases.reproduce_and_die, str(killed), after))
     assert exits.count(-signal.SIGKILL) >= 3
