@@ -11,7 +11,9 @@ collect_ignore_glob = ["helpers/*", "golden/*"]
 hypothesis.settings.register_profile("dynabound", deadline=None)
 hypothesis.settings.load_profile("dynabound")
 
-torch.set_num_threads(1)  # on a busy machine threads that wait for each other make tests 5 to 40 times slower
+# On a busy machine threads that wait for each other make tests 5 to 40 times slower.
+torch.set_num_threads(1)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # for the processes that tests start
 
 # By default Ray's workers wait for all other processes of a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112

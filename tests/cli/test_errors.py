@@ -88,9 +88,14 @@ main()""")
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize("module", ["dynabound.cli", "typer", "rich", "torch", "dynabound.lab", "torch._dynamo"])
-@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
-def test_a_signal_while_modules_are_imported_is_one_line(number, code, word, module, tmp_path):
+@pytest.mark.parametrize(
+    ("module", "number", "code", "word"),
+    [
+        *((name, 2, 130, "interrupted") for name in ("dynabound.cli", "rich", "torch", "dynabound.lab")),
+        *((name, 15, 143, "terminated") for name in ("typer", "torch._dynamo")),
+    ],
+)
+def test_a_signal_while_modules_are_imported_is_one_line(module, number, code, word, tmp_path):
     hook = f"""class Interrupt:
     def find_spec(self, name, *_):
         if name == '{module}': os.kill(os.getpid(), {number})
@@ -101,8 +106,13 @@ sys.meta_path.insert(0, Interrupt())"""
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
-@pytest.mark.parametrize("failing", ["exec('os.kill(os.getpid(), {0})')", "swallow({0}) or 1 / 0"])
+@pytest.mark.parametrize(
+    ("failing", "number", "code", "word"),
+    [
+        ("exec('os.kill(os.getpid(), {0})')", 2, 130, "interrupted"),
+        ("swallow({0}) or 1 / 0", 15, 143, "terminated"),
+    ],
+)
 def test_a_signal_that_leaves_an_exec_or_is_swallowed(failing, number, code, word, tmp_path):
     hook = f"""import contextlib
 from dynabound.lens import forecast

@@ -18,11 +18,19 @@ def python(code):
 
 @pytest.mark.processes
 def test_a_missing_extra_is_named():
-    hide = "import sys; sys.modules['numba'] = None; "
-    failed = python(hide + "import dynabound.theory")
-    assert f"numba is not installed: {pip_command('theory')}" in failed.stderr
-    failed = python(hide + "sys.argv[1:] = ['theory']; from dynabound.__main__ import main; main()")
-    assert failed.stderr.strip() == f"dynabound: numba is not installed: {pip_command('theory')}"
+    answer = python("""
+import sys
+sys.modules["numba"] = None
+try:
+    import dynabound.theory
+except ModuleNotFoundError as error:
+    print(error)
+sys.argv[1:] = ["theory"]
+from dynabound.__main__ import main
+main()
+""")
+    message = f"numba is not installed: {pip_command('theory')}"
+    assert (answer.stdout, answer.stderr) == (f"{message}\n", f"dynabound: {message}\n")
 
 
 @pytest.mark.processes

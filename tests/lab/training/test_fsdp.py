@@ -22,7 +22,9 @@ pytestmark = pytest.mark.processes
 
 # No batch divides evenly, nor a layer by 3: of four units the third rank has none.
 PERCEPTRON = dict(task="digits", hidden=4, examples=700, epochs=3, batch_size=33, rates=True)
-LSTM = dict(task="pydoc", hidden=8, layers=2, examples=13_000, epochs=2, dropout=0.0, optimizer="amsbound", lr=0.01)
+LSTM = dict(
+    task="pydoc", hidden=8, layers=2, bptt=100, examples=13_000, epochs=2, dropout=0.0, optimizer="amsbound", lr=0.01
+)
 
 
 @pytest.fixture(scope="module")
