@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -51,6 +52,10 @@ def joined(device: str, group: bool = False) -> Iterator[None]:
         ) from error
     try:
         yield
+    except BaseException as error:
+        # Its frames may hold a DistributedDataParallel, which can block forever if it is freed after its group.
+        traceback.clear_frames(error.__traceback__)
+        raise
     finally:
         dist.destroy_process_group()
 

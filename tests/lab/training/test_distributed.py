@@ -5,12 +5,15 @@ import os
 import re
 import subprocess
 import sys
+import weakref
 
 import pytest
 import torch
+from torch import nn
 from typer.testing import CliRunner
 
 from dynabound.cli import app
+from dynabound.lab import distributed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import datasets
@@ -75,6 +78,21 @@ def test_a_rank_that_cannot_join_says_so_in_one_line(device, reason, monkeypatch
     assert result.exit_code == 1
     assert re.fullmatch(f"dynabound: {reason}\n", result.stderr)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_an_error_refers_to_is_freed_before_the_group(monkeypatch):
+    """A DistributedDataParallel that is freed later can block forever."""
+    freed, destroy = [], torch.distributed.destroy_process_group
+
+    def fail():
+        model = nn.Linear(2, 2)
+        weakref.finalize(model, freed.append, "model")
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(torch.distributed, "destroy_process_group", lambda: (freed.append("group"), destroy()))
+    with pytest.raises(RuntimeError, match="out of memory"), distributed.joined("cpu", group=True):
+        fail()
+    assert freed == ["model", "group"]
 
 
 def test_torchrun(tmp_path):
