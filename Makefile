@@ -19,9 +19,10 @@ demo: .venv/.lab
 check: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "$(FAST)"
 
-# Four processes on two cores, because tests of Ray and of other processes wait half of the time.
+# Three processes on two cores, because tests of Ray and of other processes wait half of the time. A file's tests stay
+# together, because they share runs, clusters and studies.
 test: .venv/.dev
-	$(BIN)/python -m pytest -n 4 --dist worksteal
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # JAX, Optax and Keras with its three backends have an environment of their own, and a process for each backend.
 twins: .venv-twins/.ready

@@ -33,7 +33,8 @@ from helpers.runs import assert_follows
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
 pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
-LONG = dict(epochs=200)  # seconds, so that there is time to kill it
+# Seconds, so that there is time to kill a run, and more to ask it to stop.
+TO_KILL, TO_STOP = dict(epochs=300), dict(epochs=500)
 
 
 @pytest.fixture(scope="module")
@@ -93,7 +94,7 @@ def local_numbers(specs, root):
 
 def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_path):
     store = Store(tmp_path / "ray")
-    first, second, *others = [*cases.specs(2, **LONG), *cases.specs(18)]
+    first, second, *others = [*cases.specs(2, **TO_KILL), *cases.specs(18)]
     lost, events = {}, []
     for event in cases.execute(connected, [first, second, *others], store):
         events.append(event)
@@ -170,7 +171,7 @@ def test_a_store_that_is_not_shared_is_written_by_the_driver(engine, tmp_path, m
 
 
 def test_leaving_lets_runs_save_a_checkpoint_and_they_resume(connected, sharing, tmp_path):
-    (spec,) = cases.specs(1, **LONG)
+    (spec,) = cases.specs(1, **TO_STOP)
     waiting = cases.specs(4, epochs=100_000)
     store = Store(tmp_path / "ray")
     with RayEngine("auto") as engine:
