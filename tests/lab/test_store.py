@@ -4,6 +4,7 @@ import fcntl
 import json
 import logging
 import os
+import shlex
 import shutil
 
 import pytest
@@ -67,6 +68,12 @@ def test_no_damaged_file_keeps_a_run_from_finishing(half, name, damage):
     assert result.state == "finished"
     assert numbers(result.metrics) == numbers(expected.metrics)
     assert store.run(SPEC).spec() == SPEC
+
+
+def test_the_remedy_can_be_pasted_into_a_shell(tmp_path):
+    run = Store(tmp_path / "it's mine").run(SPEC)
+    command = run.remedy.partition(": ")[2]
+    assert shlex.split(command) == ["dynabound", "runs", "remove", run.name, "--out", str(tmp_path / "it's mine")]
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-7], lambda text: "", lambda text: text.split("\n")[0] + "\n"])

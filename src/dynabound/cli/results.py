@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,7 +87,9 @@ def report(
         if results:
             names = ", ".join(study.name for study in chosen)
             raise LabError(f"{results}: has no runs of {names} at {scale} scale; give another --scale")
-        raise LabError(f"{out}: has no runs; run: dynabound reproduce --out {out}, or give another --out")
+        raise LabError(
+            f"{out}: has no runs; run: dynabound reproduce --out {shlex.quote(str(out))}, or give another --out"
+        )
     if results and not studies:
         chosen = reuse.published(chosen, scale, Store(out / "runs"))
     print_report(chosen, scale, out, add_to, as_json)

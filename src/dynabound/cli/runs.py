@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Callable
@@ -160,7 +161,7 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
         echo(progress.epoch_line(last, spec.epochs))
     if result.state == "stopped":
         trust = " --trust" if ":" in spec.optimizer else ""
-        echo(f"resume with: dynabound train --resume {spec.name} --out {printable(out)}{trust}")
+        echo(f"resume with: dynabound train --resume {spec.name} --out {printable(shlex.quote(str(out)))}{trust}")
 
 
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")

@@ -14,6 +14,7 @@ import hashlib
 import json
 import logging
 import secrets
+import shlex
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,7 +84,7 @@ class Store:
         found = [run for run in self.runs() if run.name.startswith(name)]
         if len(found) != 1 or not name:
             matches = f"{len(found)} runs match: {', '.join(run.name for run in found)}" if found else "no run matches"
-            raise StoreError(f"run {name!r} in {self.root}: {matches}; see: dynabound runs --out {self.root}")
+            raise StoreError(f"run {name!r} in {self.root}: {matches}; see: dynabound runs {_out(self.root)}")
         return found[0]
 
 
@@ -121,9 +122,9 @@ class Run:
         except PermissionError as error:
             raise StoreError(f"{path}: cannot be read ({error.strerror}); {_readable(self.folder)}") from error
         except (OSError, UnicodeDecodeError, LabError) as error:
-            raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self._remedy}") from error
+            raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self.remedy}") from error
         if self.name not in spec.names:
-            raise StoreError(f"{path}: is the spec of run {spec.name}, not of {self.name}; {self._remedy}")
+            raise StoreError(f"{path}: is the spec of run {spec.name}, not of {self.name}; {self.remedy}")
         return spec
 
     def status(self) -> dict[str, Any]:
@@ -192,7 +193,7 @@ class Run:
         with contextlib.suppress(DamagedError):
             if state is not None:
                 return self._checked(state["metrics"], status)
-        raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self._remedy}")
+        raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self.remedy}")
 
     def _checked(self, metrics: list[dict[str, Any]], status: dict[str, Any]) -> list[dict[str, Any]]:
         """``metrics``; DamagedError if they are not those of this run in this state."""
@@ -218,7 +219,7 @@ class Run:
         state = self._checkpoints.load(mesh)
         if state is not None and state.get("run", self.name) != self.name:
             raise StoreError(
-                f"{self.folder}: its checkpoint belongs to run {state['run']}, not to {self.name}; {self._remedy}"
+                f"{self.folder}: its checkpoint belongs to run {state['run']}, not to {self.name}; {self.remedy}"
             )
         return state
 
@@ -304,12 +305,13 @@ class Run:
                     delete(leftover)
 
     @property
-    def _remedy(self) -> str:
-        return f"remove the run and train it again: dynabound runs remove {self.name} --out {self.folder.parent}"
+    def remedy(self) -> str:
+        """For an error message: what to do if the run cannot be used."""
+        return f"remove the run and train it again: dynabound runs remove {self.name} {_out(self.folder.parent)}"
 
     @property
     def _retrain(self) -> str:
-        return f"repair it with: dynabound train --resume {self.name} --out {self.folder.parent}"
+        return f"repair it with: dynabound train --resume {self.name} {_out(self.folder.parent)}"
 
     def _write(self, name: str, contents: bytes, durable: bool = True) -> None:
         with self._writing(self.folder / name):
@@ -321,7 +323,7 @@ class Run:
             yield
         except OSError as error:
             known = (self.folder / "spec.json").is_file()
-            resume = f": dynabound train --resume {self.name} --out {self.folder.parent}"
+            resume = f": dynabound train --resume {self.name} {_out(self.folder.parent)}"
             raise StoreError(
                 f"{path}: cannot be written ({error.strerror or error}); what was there is kept. Make room, or the "
                 f"folder writable, then{resume if known else ' run the same command again'}"
@@ -329,7 +331,11 @@ class Run:
 
 
 def _readable(path: Path) -> str:
-    return f"make it readable: chmod -R u+rwX {path}"
+    return f"make it readable: chmod -R u+rwX {shlex.quote(str(path))}"
+
+
+def _out(root: Path) -> str:
+    return f"--out {shlex.quote(str(root))}"
 
 
 def _json(value: Any) -> bytes:

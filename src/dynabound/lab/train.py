@@ -148,8 +148,7 @@ class _Session:
         if state["data"] != self.data:
             raise StoreError(
                 f"run {self.run.name} was started on other data ({state['data']}, now {self.data}; the embedded text "
-                f"differs between Python versions): use that, or remove the run: dynabound runs remove "
-                f"{self.run.name} --out {self.run.folder.parent}"
+                f"differs between Python versions): use that, or {self.run.remedy}"
             )
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -161,8 +160,7 @@ class _Session:
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition("\n")[0]
             raise StoreError(
-                f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); remove the run and train it "
-                f"again: dynabound runs remove {self.run.name} --out {self.run.folder.parent}"
+                f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); {self.run.remedy}"
             ) from error
 
     def run_to_end(self, progress: Callable[[Progress], None] | None, stop: Callable[[], bool] | None) -> Result:

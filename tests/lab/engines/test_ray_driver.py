@@ -155,6 +155,15 @@ def test_sent_checkpoints_replace_the_existing_ones(tmp_path):
     assert ray_task.pack(tmp_path) == {**new, "metrics.jsonl": b""}
 
 
+def test_links_are_not_sent(tmp_path):
+    secret, run = tmp_path / "secret", tmp_path / "run"
+    secret.write_bytes(b"a key")
+    run.mkdir()
+    (run / "metrics.jsonl").symlink_to(secret)
+    (run / "status.json").write_bytes(b"{}")
+    assert ray_task.pack(run) == {"status.json": b"{}"}
+
+
 @pytest.mark.parametrize("part", ["unpack", "begin", "write_metrics"])
 def test_a_run_that_cannot_be_written_fails_alone(fake, unshared, tmp_path, monkeypatch, part):
     store, (bad, *good) = Store(tmp_path / "runs"), cases.specs(3)

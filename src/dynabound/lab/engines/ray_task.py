@@ -40,14 +40,15 @@ def locked_temporary_folder(parent: Path, prefix: str) -> Iterator[Path]:
 
 
 def pack(folder: Path) -> dict[str, bytes]:
-    """The files of a run by name; the status comes last, so that the others exist when it is written."""
-    paths = sorted((path for path in folder.rglob("*") if path.is_file()), key=lambda path: path.name == "status.json")
+    """The files of a run by name, but no links; the status comes last, so that the others exist when it is written."""
+    files = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    paths = sorted(files, key=lambda path: path.name == "status.json")
     kept = [path for path in paths if path.name not in ("lock", "spec.json", "environment.json")]
-    files = {}
+    contents = {}
     for path in kept:
         with contextlib.suppress(FileNotFoundError):  # deleted by the process that trains the run
-            files[str(path.relative_to(folder))] = path.read_bytes()
-    return files
+            contents[str(path.relative_to(folder))] = path.read_bytes()
+    return contents
 
 
 def unpack(files: dict[str, bytes], folder: Path) -> None:
