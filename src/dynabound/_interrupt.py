@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from types import FrameType
 
-__all__ = ["allow", "exit_at_once", "load", "received", "reset"]
+__all__ = ["allow", "check", "exit_at_once", "load", "received", "reset"]
 
 received: list[int] = []
 """The signals since :func:`allow`, also those whose KeyboardInterrupt was swallowed by somebody's ``except``."""
@@ -49,6 +49,12 @@ def exit_at_once() -> None:
 def allow() -> None:
     """From here on the first Ctrl-C, or SIGTERM, raises KeyboardInterrupt."""
     _replace((None, _leave), _raise)
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if one was raised before, and swallowed."""
+    if received:
+        raise KeyboardInterrupt
 
 
 def reset() -> None:

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
+from dynabound import _interrupt
 from dynabound.cli.checks import (
     check_device,
     check_finite,
@@ -26,7 +27,7 @@ from dynabound.cli.progress import board
 from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, print_report
 from dynabound.cli.tables import echo, echo_json
 from dynabound.lab.describe import describe
-from dynabound.lab.engines.base import cores
+from dynabound.lab.engines.base import Event, cores
 from dynabound.lab.engines.local import LocalEngine
 from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.engines.tasks import run_tasks
@@ -221,7 +222,12 @@ def _run(
     with place as engine:
         prepare()
         with board(lambda: engine.jobs, quiet) as shown:
-            drive.complete(source, store, engine, shown.begin, shown.listen)
+
+            def listen(event: Event) -> None:
+                _interrupt.check()
+                shown.listen(event)
+
+            drive.complete(source, store, engine, shown.begin, listen)
             return shown.failed
 
 
