@@ -27,14 +27,13 @@ from dynabound.lab.studies import drive, recipes
 from dynabound.lab.train import train
 from helpers import private_ray, worker
 from helpers import tiny_studies as cases
-from helpers.runs import assert_follows
+from helpers.runs import assert_follows, without_seconds
 
 # Read by Ray as it is imported: everything binds to 127.0.0.1.
 os.environ |= {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
 pytestmark = [pytest.mark.ray, pytest.mark.processes, pytest.mark.slow, pytest.mark.timeout(3600)]
-# Seconds, so that there is time to kill a run, and more to ask it to stop.
-TO_KILL, TO_STOP = dict(epochs=300), dict(epochs=500)
+LONG = dict(epochs=300)  # seconds, so that there is time to kill it
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +93,7 @@ def local_numbers(specs, root):
 
 def test_a_killed_process_and_a_lost_node_change_no_bit(cluster, connected, tmp_path):
     store = Store(tmp_path / "ray")
-    first, second, *others = [*cases.specs(2, **TO_KILL), *cases.specs(18)]
+    first, second, *others = [*cases.specs(2, **LONG), *cases.specs(18)]
     lost, events = {}, []
     for event in cases.execute(connected, [first, second, *others], store):
         events.append(event)
@@ -171,24 +170,24 @@ def test_a_store_that_is_not_shared_is_written_by_the_driver(engine, tmp_path, m
 
 
 def test_leaving_lets_runs_save_a_checkpoint_and_they_resume(connected, sharing, tmp_path):
-    (spec,) = cases.specs(1, **TO_STOP)
-    waiting = cases.specs(4, epochs=100_000)
-    store = Store(tmp_path / "ray")
-    with RayEngine("auto") as engine:
-        for event in cases.execute(engine, [spec, *waiting], store):
-            if event.run == spec.name and event.progress and event.progress.epoch > 2:
-                break
-    stopped = store.run(spec).load_checkpoint()["epoch"]
-    assert store.run(spec).status()["state"] == "stopped"
-    assert stopped > 2
-    assert {run.status()["state"] for run in store.runs()} <= {"stopped", "new"}
-    with RayEngine("auto") as engine:
-        events = list(cases.execute(engine, [spec], store))
-    assert min(event.progress.epoch for event in events if event.progress) >= stopped, "it started over"
-    for run in store.runs():
-        if run.spec() in waiting:
-            run.remove()
-    assert cases.numbers(store) == local_numbers([spec], tmp_path / "local")
+    spec, *waiting = cases.specs(5, epochs=100_000)  # none ends before it is asked to stop
+    store, reached = Store(tmp_path / "ray"), 0
+    for specs in ([spec, *waiting], [spec]):
+        with RayEngine("auto") as engine:
+            for event in cases.execute(engine, specs, store):
+                if event.run == spec.name and event.progress:
+                    assert event.progress.epoch >= reached, "it started over"
+                    if event.progress.epoch > reached + 2:
+                        break
+        stopped = store.run(spec).load_checkpoint()["epoch"]
+        assert stopped > reached + 2
+        assert store.run(spec).status()["state"] == "stopped"
+        assert {run.status()["state"] for run in store.runs()} <= {"stopped", "new"}
+        reached = stopped
+    epochs: list[int] = []
+    alone = train(spec, Store(tmp_path / "local"), progress=lambda p: p.metrics and epochs.append(p.epoch),
+                  stop=lambda: len(epochs) >= reached)  # fmt: skip
+    assert without_seconds(alone.metrics)[: reached - 1] == without_seconds(store.run(spec).metrics())
 
 
 def run_and_die(address: str, root: str, after: int) -> None:
