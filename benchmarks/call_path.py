@@ -1,6 +1,6 @@
 """List the files and functions of dynabound that a command enters, in order: a way into the code.
 
-    python benchmarks/call_path.py train digits --epochs 1 --out /tmp/runs
+    python benchmarks/call_path.py train digits --epochs 1
 
 Counted with sys.setprofile, in this process and its threads: every named function once. What runs while a module is
 imported, comprehensions and lambdas are left out, and so are worker processes.
@@ -28,7 +28,7 @@ def entered(call: Callable[[], object]) -> dict[str, list[str]]:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(SOURCE) or "<" in code.co_name:
             return
-        file, name = code.co_filename.removeprefix(SOURCE), getattr(code, "co_qualname", code.co_name)
+        file, name = code.co_filename.removeprefix(SOURCE), getattr(code, "co_qualname", code.co_name)  # of 3.11
         if name not in found.get(file, ()) and not _importing(frame):
             found.setdefault(file, {})[name] = None
 

@@ -224,7 +224,7 @@ def _run(
         with board(lambda: engine.jobs, quiet) as shown:
 
             def listen(event: Event) -> None:
-                _interrupt.check()
+                _interrupt.check()  # a library may have swallowed the KeyboardInterrupt
                 shown.listen(event)
 
             drive.complete(source, store, engine, shown.begin, listen)
