@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynabound._extras import need
-from dynabound._files import read_regular, write_whole
+from dynabound._files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -147,8 +147,8 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
     digest = hashlib.sha256(text.encode()).hexdigest()
     paths, record = [folder / f"{name}.{kind}" for kind in FILE_KINDS], folder / f"{name}.json"
     try:
-        stored = json.loads(read_regular(record))
-        if (stored["digest"], stored["sha256"]) == (digest, _sums([read_regular(path) for path in paths])):
+        stored = json.loads(record.read_bytes())
+        if (stored["digest"], stored["sha256"]) == (digest, _sums([path.read_bytes() for path in paths])):
             return paths
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # damaged or missing

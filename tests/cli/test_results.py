@@ -10,7 +10,7 @@ from dynabound.cli import app
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, signed
+from dynabound.lab.store import Store, with_checksum
 from dynabound.lab.studies import plan
 from dynabound.lab.train import train
 from helpers import tiny_studies
@@ -80,7 +80,7 @@ def test_verify_exits_with_1_on_a_mismatch(one):
     line = json.loads(path.read_text())
     del line["sha256"]
     line["metrics"]["test_loss"][0] += 1e-9
-    path.write_text(json.dumps(signed(line)) + "\n")
+    path.write_text(json.dumps(with_checksum(line)) + "\n")
     result = run("verify", "--results", one.root)
     assert result.exit_code == 1
     assert "differs" in result.output

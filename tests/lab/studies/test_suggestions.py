@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import random
 from pathlib import Path
 
@@ -107,11 +106,6 @@ def test_the_suggestion_for_another_run_is_not_used(study, tmp_path):
     other = dataclasses.replace(spec, seed=1)
     path.rename(path.with_name(f"{other.name}.json"))
     assert suggestions.read(other, store) is None
-    path.symlink_to(path.with_name(f"{other.name}.json"))
-    assert suggestions.read(spec, store) is None
-    path.unlink()
-    os.mkfifo(path)
-    assert suggestions.read(spec, store) is None
 
 
 def test_what_cannot_be_suggested_is_an_error_that_names_it(tmp_path):

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dynabound._files import read_regular
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.report.figures import Band, CurvesFigure, Panel, ReportFigure
 from dynabound.lab.store import parse_json
@@ -60,7 +59,7 @@ def _final_accuracies(curves: dict[str, Any]) -> Iterator[str]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = parse_json(read_regular(path), dict)
+        found: dict[str, Any] = parse_json(path.read_bytes(), dict)
         curves = [curve[split] for curve in found["curves"].values() for split in ("train", "test")]
         words = [found["origin"], *(curve["settings"] for curve in found["curves"].values())]
         if not all(isinstance(word, str) for word in words) or not all(

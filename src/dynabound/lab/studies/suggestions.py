@@ -12,11 +12,11 @@ from pathlib import Path
 
 import torch
 
-from dynabound._files import read_regular, write_whole
+from dynabound._files import write_whole
 from dynabound.lab.engines.base import threads
 from dynabound.lab.errors import DamagedError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, parse_json, signed, verified
+from dynabound.lab.store import Store, parse_json, verified, with_checksum
 from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.tasks.download import obtain
 from dynabound.lab.training.suggested import suggest_rates, with_rates
@@ -24,7 +24,6 @@ from dynabound.tuning import Suggestion
 
 __all__ = ["apply", "compute", "missing", "needed", "read", "stand_in", "write"]
 
-_OLD = frozenset({"spec", "suggestion"})  # the keys of files that have no checksum
 _UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run must differ from the one at the defaults
 
 
@@ -36,7 +35,7 @@ def _path(spec: RunSpec, store: Store) -> Path:
 def read(spec: RunSpec, store: Store) -> Suggestion | None:
     """The suggestion for ``spec``; None if it does not exist yet, or is damaged."""
     try:
-        stored = verified(parse_json(read_regular(_path(spec, store)), dict), _OLD)
+        stored = verified(parse_json(_path(spec, store).read_bytes(), dict))
         found = Suggestion.from_dict(stored["suggestion"])
         with_rates(spec, found)  # raises if the numbers cannot be rates
         if RunSpec.from_dict(stored["spec"]) != spec:
@@ -91,5 +90,5 @@ def write(spec: RunSpec, found: Suggestion, store: Store) -> None:
     """Store the suggestion for ``spec`` beside the runs."""
     path = _path(spec, store)
     path.parent.mkdir(parents=True, exist_ok=True)
-    contents = signed({"spec": spec.to_dict(), "suggestion": found.to_dict()})
+    contents = with_checksum({"spec": spec.to_dict(), "suggestion": found.to_dict()})
     write_whole(path, (json.dumps(contents, indent=1, allow_nan=False) + "\n").encode())
