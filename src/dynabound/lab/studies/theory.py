@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import read_regular, write_whole
-from dynabound.lab.checksums import parse_json
 from dynabound.lab.errors import DamagedError, LabError
+from dynabound.lab.store import parse_json
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
 __all__ = ["NAMES", "missing", "play", "read"]
