@@ -13,11 +13,10 @@ from pathlib import Path
 import torch
 
 from dynabound._files import read_regular, write_whole
-from dynabound.lab.checksums import parse_json, signed, verified
 from dynabound.lab.engines.base import threads
 from dynabound.lab.errors import DamagedError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store
+from dynabound.lab.store import Store, parse_json, signed, verified
 from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.tasks.download import obtain
 from dynabound.lab.training.suggested import suggest_rates, with_rates

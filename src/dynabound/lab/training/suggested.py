@@ -8,11 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import datasets
 from dynabound.lab.tasks.optimizers import BOUNDED
+from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import Training, random_states_kept
 from dynabound.tuning import SuggestError, Suggestion, suggest
 
