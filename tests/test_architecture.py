@@ -17,26 +17,22 @@ LAYERS = [
     {"lens", "theory", "tuning"},
     {"integrations", "optax", "keras"},
     {"lab.errors"},
-    {"lab.checksums"},
-    {"lab.distributed"},
     {"lab.tasks"},
     {"lab.spec"},
-    {"lab.describe"},
+    {"lab.training"},
     {"lab.checkpoints"},
     {"lab.store"},
-    {"lab.ledger"},
-    {"lab.training"},
     {"lab.train"},
-    {"lab.verify"},
     {"lab.engines"},
     {"lab.studies"},
+    {"lab.ledger"},
     {"lab.report"},
     {"bench", "doctor"},
     {"cli"},
 ]
 """From the lowest to the highest. Packages of one layer do not import each other, except the private modules."""
 LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
-MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 350, 60, 12
+MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 450, 60, 12
 
 
 MODULES = [

@@ -7,11 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab.checksums import signed
+from dynabound.lab import ledger as ledgers
 from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store
-from dynabound.lab.studies import plan, reuse
+from dynabound.lab.store import Store, signed
+from dynabound.lab.studies import plan
 from dynabound.lab.train import train
 from helpers import tiny_studies
 
@@ -41,7 +41,7 @@ def study(monkeypatch, tmp_path):
         environment = trained.run.environment()
         Entry(planned.spec, "finished", trained.details["step"], trained.metrics, environment).restore(store)
     ledger = Ledger(tmp_path / "results")
-    reuse.add([tiny], "demo", store, ledger)
+    ledgers.add_runs([tiny], "demo", store, ledger)
     return ledger
 
 

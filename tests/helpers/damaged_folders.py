@@ -18,7 +18,7 @@ import torch
 
 import dynabound
 from dynabound.lab.checkpoints import file, rotation
-from dynabound.lab.checksums import signed
+from dynabound.lab.store import signed
 
 ESCAPES = "\x1b[2J\x1b]0;title\x07"
 LONG = 10**4000

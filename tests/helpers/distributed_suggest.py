@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dynabound.lab import distributed
+from dynabound.lab.training import distributed
 from dynabound.tuning import suggest
 
 

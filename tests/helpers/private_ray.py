@@ -9,7 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from dynabound.lab.engines.ray_driver import RayEngine
+from dynabound.lab.engines.ray import RayEngine
 
 
 def inspect(address: str, folder: str) -> None:

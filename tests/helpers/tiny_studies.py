@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dynabound import _drawing
 from dynabound.lab.engines.base import Event, record_failure
-from dynabound.lab.engines.local import LocalEngine
+from dynabound.lab.engines.pool import LocalEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -95,7 +95,7 @@ def assert_added_runs_are_run(engine, store: Store) -> None:
 def hide_marker(monkeypatch) -> None:
     """Make Ray tasks believe that they do not see the driver's store: they look for a marker that is not there."""
     missing = lambda root, prefix: nullcontext(root / ".seen-by-none")  # noqa: E731
-    monkeypatch.setattr("dynabound.lab.engines.ray_driver.locked_temporary_folder", missing)
+    monkeypatch.setattr("dynabound.lab.engines.ray.locked_temporary_folder", missing)
 
 
 def run_and_die(root: str, after: int) -> None:

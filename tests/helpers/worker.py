@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from dynabound.lab import distributed
 from dynabound.lab.checkpoints import file
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import datasets
 from dynabound.lab.train import train
+from dynabound.lab.training import distributed
 
 CONTEXT = multiprocessing.get_context("forkserver")
 # torch imports its compiler when the first optimizer is made, which takes longer than these runs.

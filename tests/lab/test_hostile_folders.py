@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from dynabound._files import write_whole
 from dynabound.cli import app
-from dynabound.lab import checksums, store
+from dynabound.lab import store
 from dynabound.lab.checkpoints import file
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
@@ -76,7 +76,8 @@ def nameless(spec, root):
 def test_metrics_and_environment_of_another_run_are_refused(named, copy, tmp_path, monkeypatch):
     """Unless they were written before checksums included the run's name."""
     if not named:
-        monkeypatch.setattr(store, "signed", lambda fields, run="": checksums.signed(fields))
+        plain = store.signed
+        monkeypatch.setattr(store, "signed", lambda fields, run="": plain(fields))
     other = train(RunSpec(**FIELDS, seed=1), Store(tmp_path / "other")).run
     own = copy.metrics()
     copy.write_status("running")  # as a killed process leaves it

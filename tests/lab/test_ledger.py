@@ -6,12 +6,12 @@ import shutil
 
 import pytest
 
-from dynabound.lab.checksums import signed
+from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Entry, Ledger, Suggested
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store
-from dynabound.lab.studies import plan, recipes, reuse, suggestions
+from dynabound.lab.store import Store, signed
+from dynabound.lab.studies import plan, recipes, suggestions
 from dynabound.tuning import Suggestion
 from helpers import tiny_studies as cases
 
@@ -20,7 +20,7 @@ from helpers import tiny_studies as cases
 def ledger(tiny, done, tmp_path):
     """The ledger of the tiny study."""
     ledger = Ledger(tmp_path / "results")
-    assert reuse.add([tiny], "demo", Store(done / "runs"), ledger) == 7 * 3
+    assert ledgers.add_runs([tiny], "demo", Store(done / "runs"), ledger) == 7 * 3
     return ledger
 
 
@@ -30,14 +30,14 @@ def files(run):
 
 def test_stored_runs_are_read_unchanged(tiny, done, ledger, tmp_path):
     stored, taken = Store(done / "runs"), Store(tmp_path / "runs")
-    assert reuse.take([tiny], "demo", taken, ledger) == 7 * 3
+    assert ledgers.import_runs([tiny], "demo", taken, ledger) == 7 * 3
     assert [files(run) for run in sorted(taken.runs(), key=lambda run: run.name)] == [
         files(run) for run in sorted(stored.runs(), key=lambda run: run.name)
     ]
     engine = cases.InProcess()
     cases.complete([tiny], taken, engine)
     assert engine.ran == [], "nothing is trained"
-    assert reuse.take([tiny], "demo", taken, ledger) == 0
+    assert ledgers.import_runs([tiny], "demo", taken, ledger) == 0
 
 
 def test_it_is_sorted_text_that_grows_by_lines(tiny, done, ledger):
@@ -47,7 +47,7 @@ def test_it_is_sorted_text_that_grows_by_lines(tiny, done, ledger):
     names = [json.loads(line)["run"] for line in before]
     assert names == sorted(names)
     assert len(names) == 7 * 3
-    assert reuse.add([tiny], "demo", Store(done / "runs"), ledger) == 0
+    assert ledgers.add_runs([tiny], "demo", Store(done / "runs"), ledger) == 0
     old = next(iter(ledger.entries().values()))
     new = dataclasses.replace(old, spec=dataclasses.replace(old.spec, seed=99))
     assert ledger.add([new, new]) == 1
@@ -79,7 +79,7 @@ def test_unfinished_runs_stay_out(tiny, tmp_path):
     spec = plan.plan([tiny], "demo", store)[0].spec
     with store.run(spec).lock():
         store.run(spec).write_status("failed", error="")
-    assert reuse.add([tiny], "demo", store, ledger) == 0
+    assert ledgers.add_runs([tiny], "demo", store, ledger) == 0
     with pytest.raises(LabError, match=r"results: has no runs; fill it with: dynabound reproduce --add-to"):
         ledger.require()
 
@@ -96,7 +96,7 @@ def test_a_damaged_run_stays_out_and_leaves_the_ledger_readable(name, text, reas
     store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
     damaged = store.runs()[0]
     (damaged.folder / name).write_text(text)
-    assert reuse.add([tiny], "demo", store, ledger) == 7 * 3 - 1
+    assert ledgers.add_runs([tiny], "demo", store, ledger) == 7 * 3 - 1
     assert damaged.name not in ledger.entries()
     assert f"run {damaged.name}: is damaged" in caplog.text
     assert reason in caplog.text
@@ -109,10 +109,10 @@ def test_a_search_is_taken_step_by_step(tiny, tmp_path, monkeypatch):
     study = recipes.Study("mnist", "", "", rows, seeds={"demo": 2})
     store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
     cases.complete([study], store, cases.InProcess())
-    added = reuse.add([study], "demo", store, ledger)
+    added = ledgers.add_runs([study], "demo", store, ledger)
     assert added == len(store.runs()) > 6
     other = Store(tmp_path / "again" / "runs")
-    assert reuse.take([study], "demo", other, ledger) == added
+    assert ledgers.import_runs([study], "demo", other, ledger) == added
     engine = cases.InProcess()
     cases.complete([study], other, engine)
     assert engine.ran == []
@@ -131,10 +131,10 @@ def test_suggestions_are_kept_too(tiny, tmp_path, monkeypatch):
     missing = suggestions.missing([tiny], "demo", store)
     ledger.add(Suggested(spec, SUGGESTION) for spec in missing)
     assert len(missing) == 2
-    reuse.take([tiny], "demo", store, ledger)
+    ledgers.import_runs([tiny], "demo", store, ledger)
     assert [suggestions.read(spec, store) for spec in missing] == [SUGGESTION, SUGGESTION]
     again = Ledger(tmp_path / "again")
-    assert reuse.add([tiny], "demo", store, again) == 2
+    assert ledgers.add_runs([tiny], "demo", store, again) == 2
     path = "suggestions.jsonl"
     assert (again.root / path).read_bytes() == (ledger.root / path).read_bytes()
 

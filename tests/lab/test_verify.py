@@ -6,13 +6,12 @@ import sys
 
 import pytest
 
-from dynabound.lab import verify as module
+from dynabound.lab import ledger as module
 from dynabound.lab.errors import LabError
-from dynabound.lab.ledger import Entry
+from dynabound.lab.ledger import Entry, sample, verify
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.train import train
-from dynabound.lab.verify import sample, verify
 
 SPEC = RunSpec("digits", hidden=4, epochs=2, examples=128, batch_size=32)
 TEXT = RunSpec("pydoc", hidden=4, epochs=1, examples=2000)

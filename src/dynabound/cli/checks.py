@@ -13,9 +13,9 @@ from torch.nn import Parameter
 from dynabound._files import total_memory
 from dynabound.cli.errors import CommandError, check_folder, exists
 from dynabound.cli.tables import size_text
-from dynabound.lab import distributed
 from dynabound.lab.spec import TASKS, RunSpec
 from dynabound.lab.tasks import optimizers
+from dynabound.lab.training import distributed
 from dynabound.lens.rates import rule_of
 
 __all__ = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dynabound.cli.tables import echo, echo_json, print_table, size_text, time_text
-from dynabound.lab.describe import describe
+from dynabound.lab.spec import describe
 from dynabound.lab.store import ENDED
 from dynabound.lab.studies import cost
 from dynabound.lab.studies import plan as plans

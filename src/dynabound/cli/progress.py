@@ -16,10 +16,9 @@ from rich.text import Text
 
 from dynabound import _extras
 from dynabound.cli.errors import printable
-from dynabound.lab.describe import describe, workload_key
 from dynabound.lab.engines.base import Event
 from dynabound.lab.errors import LabError
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import RunSpec, describe, workload_key
 from dynabound.lab.store import ENDED
 from dynabound.lab.train import Progress
 

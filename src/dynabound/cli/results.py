@@ -19,17 +19,15 @@ from dynabound.cli.checks import check_memory, check_optimizer, check_readable, 
 from dynabound.cli.errors import CommandError, check_folder, printable
 from dynabound.cli.options import DataDir, Json, examples, one_of
 from dynabound.cli.tables import echo, echo_json, print_table
-from dynabound.lab.describe import describe
+from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
-from dynabound.lab.ledger import Entry, Ledger
-from dynabound.lab.spec import SCALES, RunSpec
+from dynabound.lab.ledger import MOST_POINTS, MOST_RATIO, POINTS, RATIO, SPREADS, Entry, Ledger, Outcome, sample
+from dynabound.lab.ledger import verify as train_again
+from dynabound.lab.spec import SCALES, RunSpec, describe
 from dynabound.lab.store import Store
-from dynabound.lab.studies import reuse
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.recipes import PEERS, STUDIES, Study, choose
 from dynabound.lab.train import Progress
-from dynabound.lab.verify import MOST_POINTS, MOST_RATIO, POINTS, RATIO, SPREADS, Outcome, sample
-from dynabound.lab.verify import verify as train_again
 
 __all__ = ["AddTo", "Names", "OutDir", "Scale", "check_ledger", "print_report", "report", "verify"]
 
@@ -82,7 +80,7 @@ def report(
     if results:
         ledger = Ledger(results)
         ledger.require()
-        reuse.take(chosen, scale, Store(out / "runs"), ledger)
+        ledgers.import_runs(chosen, scale, Store(out / "runs"), ledger)
     if not Store(out / "runs").runs() and theorems.missing(out / "theory") == list(theorems.NAMES):
         if results:
             names = ", ".join(study.name for study in chosen)
@@ -91,7 +89,7 @@ def report(
             f"{out}: has no runs; run: dynabound reproduce --out {shlex.quote(str(out))}, or give another --out"
         )
     if results and not studies:
-        chosen = reuse.published(chosen, scale, Store(out / "runs"))
+        chosen = ledgers.available_studies(chosen, scale, Store(out / "runs"))
     print_report(chosen, scale, out, add_to, as_json)
 
 
@@ -118,7 +116,7 @@ def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | 
     report = summary.build(chosen, scale, out)
     path = html.write(report, out)
     if add_to:
-        added = reuse.add(chosen, scale, Store(out / "runs"), Ledger(add_to))
+        added = ledgers.add_runs(chosen, scale, Store(out / "runs"), Ledger(add_to))
         echo(f"added to {add_to}: {added} runs and suggestions", err=True)
     if as_json:
         plain = [html.as_dict(study) for study in report.studies]

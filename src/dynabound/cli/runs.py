@@ -18,7 +18,6 @@ from dynabound.cli.errors import printable, stop_signals
 from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, SaveOptions, examples, expand, one_of
 from dynabound.cli.suggest import suggesting
 from dynabound.cli.tables import echo, echo_json, print_table
-from dynabound.lab import distributed
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
@@ -30,6 +29,7 @@ from dynabound.lab.tasks.download import fetch as fetch_data
 from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
+from dynabound.lab.training import distributed
 
 __all__ = ["data", "runs", "train"]
 

@@ -26,19 +26,18 @@ from dynabound.cli.plan import print_dry_run, print_plan
 from dynabound.cli.progress import board
 from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, print_report
 from dynabound.cli.tables import echo, echo_json
-from dynabound.lab.describe import describe
+from dynabound.lab import ledger as ledgers
 from dynabound.lab.engines.base import Event, cores
-from dynabound.lab.engines.local import LocalEngine
-from dynabound.lab.engines.ray_driver import RayEngine
+from dynabound.lab.engines.pool import LocalEngine
+from dynabound.lab.engines.ray import RayEngine
 from dynabound.lab.engines.tasks import run_tasks
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Ledger
 from dynabound.lab.report.statistics import mean, std
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import RunSpec, describe
 from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import drive, simulate
 from dynabound.lab.studies import plan as plans
-from dynabound.lab.studies import reuse as ledgers
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import losses, read
 from dynabound.lab.studies.recipes import Study, choose, seeded
@@ -133,7 +132,7 @@ def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> boo
     check_folder(out)
     drive.check((), out, None)
     store = Store(out / "runs")
-    echo(f"taken from {ledger.root}: {ledgers.take(chosen, scale, store, ledger)} runs", err=True)
+    echo(f"taken from {ledger.root}: {ledgers.import_runs(chosen, scale, store, ledger)} runs", err=True)
     return all(run.state in ENDED for run in plans.plan(chosen, scale, store))
 
 

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from dynabound._checks import did_you_mean
-from dynabound.lab.checksums import is_number
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks import optimizers
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.tasks.models import MODELS
 
-__all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError"]
+__all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError", "describe", "is_number",
+           "workload_key", "workload_title"]  # fmt: skip
 
 Options: TypeAlias = "tuple[tuple[str, Any], ...]"
 SCALES = ("demo", "laptop", "paper")
@@ -227,6 +227,11 @@ def _is_option(value: Any) -> bool:
     return value is None or isinstance(value, (bool, str)) or is_number(value)
 
 
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a finite float, or an integer that fits into 64 bits."""
+    return math.isfinite(value) if isinstance(value, float) else type(value) is int and abs(value) < 2**63
+
+
 def _short(value: Any) -> str:
     """``value`` for an error message, shortened: a stored value may have any length."""
     return reprlib.repr(value)
@@ -270,3 +275,39 @@ def _pairs(optimizer: str, opt: Any) -> Options:
     for reserved in {"lr", "weight_decay", "params"} & pairs.keys():
         raise SpecError(f"opt {reserved}: is a field of its own; give it as {reserved}, not in opt")
     return tuple(sorted(pairs.items()))
+
+
+def describe(spec: RunSpec) -> str:
+    """A run in a few words.
+
+    >>> describe(RunSpec("digits", optimizer="adam", seed=2))
+    'digits perceptron adam lr 0.001 seed 2'
+    """
+    options = "".join(f" {key} {_brief(value)}" for key, value in spec.options.items())
+    return f"{workload_title(spec)} {spec.optimizer} lr {spec.lr:g}{options} seed {spec.seed}"
+
+
+def workload_title(spec: RunSpec) -> str:
+    """The data set and the model.
+
+    >>> workload_title(RunSpec("ptb", layers=2))
+    'ptb lstm-2'
+    """
+    return f"{spec.task} {spec.model}" + (f"-{spec.layers}" if spec.layers else "")
+
+
+@functools.cache
+def workload_key(spec: RunSpec) -> RunSpec:
+    """Equal for two runs whose epochs take equally long: everything except method, seed and number of epochs.
+
+    >>> workload_key(RunSpec("mnist", optimizer="sgdm", seed=1)) == workload_key(RunSpec("mnist", epochs=3))
+    True
+    """
+    plain = dict(optimizer="adam", lr=DEFAULT, opt={}, seed=0, epochs=1, decay_after=None, rates=False, scale="paper")
+    return dataclasses.replace(spec, **plain)
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ",".join(map(_brief, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)

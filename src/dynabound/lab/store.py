@@ -24,14 +24,13 @@ from dynabound._files import read_regular, write_whole
 from dynabound.lab.checkpoints import file, lock
 from dynabound.lab.checkpoints.contents import check_metrics, check_result
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
-from dynabound.lab.checksums import parse_json, signed, verified
 from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
 from dynabound.lab.spec import RunSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError"]
+__all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError", "parse_json", "signed", "verified"]
 
 log = logging.getLogger(__name__)
 ENDED = ("finished", "diverged")
@@ -346,3 +345,36 @@ def _first_line(error: Exception) -> str:
     """For a message: the first line; of an OSError without the path, which the message contains already."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return reason.partition("\n")[0][:300]
+
+
+def signed(fields: dict[str, Any], run: str = "") -> dict[str, Any]:
+    """``fields`` and their checksum, in which the name of their ``run`` is included."""
+    return {**fields, "sha256": hashlib.sha256((json.dumps(fields, sort_keys=True) + run).encode()).hexdigest()}
+
+
+def verified(entry: Any, unsigned: frozenset[str] = frozenset(), run: str = "") -> dict[str, Any]:
+    """The fields of :func:`signed`; DamagedError if they changed, or have no checksum and keys beyond ``unsigned``.
+
+    A checksum without the name of the ``run``, as version 0.2.0 wrote it, is accepted; that of another run is not.
+    """
+    if not isinstance(entry, dict):
+        raise DamagedError(f"holds a {type(entry).__name__}, not a dict")
+    fields = {key: value for key, value in entry.items() if key != "sha256"}
+    if entry not in (signed(fields, run), signed(fields)) if "sha256" in entry else not unsigned.issuperset(fields):
+        raise DamagedError("its checksum does not match")
+    return fields
+
+
+def parse_json(contents: bytes, kind: type) -> Any:
+    """JSON of the expected type; DamagedError for anything else, including numbers or nesting that Python rejects."""
+    try:
+        value = json.loads(contents, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"is not JSON ({str(error)[:80]})") from error
+    if not isinstance(value, kind):
+        raise DamagedError(f"holds a {type(value).__name__}, not a {kind.__name__}")
+    return value
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a number")  # the JSON standard has neither NaN nor Infinity

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 
 from dynabound._version import __version__
-from dynabound.lab import distributed
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Run, Store, StoreError
 from dynabound.lab.tasks import datasets
+from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import DivergedError, Training, perplexity, random_states_kept
 
 __all__ = ["DECISIVE", "Progress", "Result", "train"]
@@ -273,7 +273,7 @@ def _check_fsdp(device: torch.device) -> None:
     if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
         raise LabError(
             "fsdp=True: there is no process group; use torchrun --nproc-per-node N -m dynabound train … --fsdp, "
-            "or call train inside dynabound.lab.distributed.joined(device, group=True)"
+            "or call train inside dynabound.lab.training.distributed.joined(device, group=True)"
         )
 
 

@@ -4,4 +4,3 @@ from dynabound._extras import need
 
 need("torch", "theory")
 need("numpy", "theory")
-need("numba", "theory")

@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
-import numba
 import numpy as np
 
 from dynabound._checks import require
+from dynabound._extras import need
 from dynabound.theory.framework import Steps, Trajectory
 from dynabound.theory.methods import Method, coefficients
 from dynabound.theory.problems import Line
+
+numba = need("numba", "theory")
 
 ProgressCallback: TypeAlias = "Callable[[int, int], None]"
 """Called with the number of finished trajectories and their total number."""

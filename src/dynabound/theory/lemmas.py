@@ -30,7 +30,7 @@ def judge_lemma_1(demo: Demonstration, trials: int = 2000) -> None:
     demo.judge(claim, measured, largest <= 1 + 1e-9, SETTINGS, of=statements.LEMMA_1)
     claim = "The lemma's proof: ⟨z₁−u₁, Q(z₂−z₁)⟩ ≥ 0 and ⟨z₂−u₂, Q(z₁−z₂)⟩ ≥ 0"
     measured = f"broken for {broken} of {trials} pairs"
-    demo.judge(claim, measured, broken == 0, SETTINGS, of=statements.PROOF_OF_LEMMA_1, expected=False)
+    demo.judge(claim, measured, broken == 0, SETTINGS, of=statements.PROOF_OF_LEMMA_1)
 
 
 def momentum(gradients: Floats, beta1: Floats) -> Floats:
@@ -57,7 +57,7 @@ def judge_lemma_2(demo: Demonstration, trials: int = 200) -> None:
     ratio = float((momentum(g, beta1s) ** 2).sum())
     claim = "Lemma 2 for β₁ₜ ≤ β₁, as the proof of Lemma 3 uses it"
     measured, shown = f"Σ‖m_t‖² = {ratio:.2f}·Σ‖g_t‖²", "β₁ₜ = 0.9 except β₁₂ = 0"
-    demo.judge(claim, measured, ratio <= 1, shown, of=statements.LEMMA_2_IN_LEMMA_3, expected=False)
+    demo.judge(claim, measured, ratio <= 1, shown, of=statements.LEMMA_2_IN_LEMMA_3)
 
 
 def lemma_3_ratio(run: Trajectory) -> float:
@@ -83,4 +83,4 @@ def judge_lemma_3(demo: Demonstration, runs: list[Trajectory]) -> None:
     left, right = float((size**2 / root**2).sum()), float((size / root).sum() ** 2 / 100)
     claim = "The lemma's proof: Σ‖m_t‖²/√t ≤ (Σ‖m_t‖·t^(−1/4))²/T, called Jensen's inequality"
     measured = f"{left:.3g} on the left, {right:.3g} on the right"
-    demo.judge(claim, measured, left <= right, SETTINGS, of=statements.JENSEN, expected=False)
+    demo.judge(claim, measured, left <= right, SETTINGS, of=statements.JENSEN)

@@ -153,7 +153,7 @@ def _judge_escapes(
         if name == "AMSGrad":
             trapped = None if _escapes(run) is None else not first
             claim = "The argument applies to AMSGrad as well: it is trapped"
-            demo.judge(claim, measured, trapped, of=statements.AMSGRAD, expected=False)
+            demo.judge(claim, measured, trapped, of=statements.AMSGRAD)
     scheme, final_lr, gamma = (demo.settings[key] for key in ("scheme", "final_lr", "gamma"))
     wide = [_escapes(run) for run in swept if _is(run, "AdaBound", scheme) and 1e-8 <= run.method.alpha <= 1e8]
     measured = f"x < 0 for {wide.count(True)} of {len(wide)} α's; α*(1+1/γ) = {final_lr * (1 + 1 / gamma):.3g}"

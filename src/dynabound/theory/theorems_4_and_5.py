@@ -134,7 +134,7 @@ def _judge_proof(demo: Demonstration, trials: list[_Trial], gammas: Sequence[flo
             not any(any(values) for values in found.values()),
             "1/η_t never decreases (the proof's last step)",
         )
-        demo.judge(claim, measured, never, f"γ = {gamma:g}", of=statements.INVERSE_RATES_GROW, expected=False)
+        demo.judge(claim, measured, never, f"γ = {gamma:g}", of=statements.INVERSE_RATES_GROW)
     demo.data["share"] = shares
     threshold = demo.data["gamma_threshold"] = _threshold()
     measured = f"smallest such γ, by bisection: {threshold:.4f}"
@@ -184,10 +184,8 @@ def _judge_growth(demo: Demonstration, final_lr: float) -> None:
             if run.method.beta1
             else ("β₁ = 0", statements.SQRT_T)
         )
-        measured, expected = f"grows like T^{power:.2f} from T = 1,000 to 4,000", run.method.beta1 == 0 or decay != 1
-        demo.judge(
-            "Theorem 4's right-hand side is O(√T)", measured, power < 0.75, shown, of=statement, expected=expected
-        )
+        measured = f"grows like T^{power:.2f} from T = 1,000 to 4,000"
+        demo.judge("Theorem 4's right-hand side is O(√T)", measured, power < 0.75, shown, of=statement)
 
 
 def _judge_lemmas(demo: Demonstration, steps: int, final_lr: float) -> None:
@@ -258,7 +256,7 @@ def counterexample(
         for t, r, right, sure in zip(*found.values(), strict=True):
             if t in (4, 100):
                 shown, measured = f"smallest, T = {t:g}, {name}", f"R_T = {r:.4f}, right-hand side {right:g}"
-                demo.judge(f"{theorem.name}'s inequality", measured, r <= right, shown, of=theorem, expected=False)
+                demo.judge(f"{theorem.name}'s inequality", measured, r <= right, shown, of=theorem)
                 measured = f"R_T = {r:.4f}, at most {sure:.3g}"
                 demo.judge("The corrected guarantee", measured, r <= sure, shown, source=SAVARESE)
     _judge_corollary(demo, small)
@@ -279,7 +277,7 @@ def _judge_corollary(demo: Demonstration, small: dict[str, Any]) -> None:
             f"smallest, T = 4, β₁ = {beta1:g}, λ = {decay:g}",
         )
         claim = "The corollary's inequality"
-        demo.judge(claim, measured, r <= right, shown, of=statements.COROLLARY, expected=False)
+        demo.judge(claim, measured, r <= right, shown, of=statements.COROLLARY)
 
 
 def _meets(method: Method, horizon: int) -> bool:
@@ -300,8 +298,7 @@ def _judge_savarese(demo: Demonstration, name: str, progress: ProgressCallback |
     sure = max(float((regret(run, run.at) / corrected(run))[-1]) for run in runs)
     last = ratios[:, -1]
     measured = f"R_T/right-hand side {last.min():.3g} to {last.max():.3g}, mean {last.mean():.3g}"
-    theorem, holds = THEOREMS[name], bool(last.max() <= 1)
-    demo.judge(f"{theorem.name}'s inequality", measured, holds, shown, of=theorem, expected=name != "AdaBound")
+    demo.judge(f"{THEOREMS[name].name}'s inequality", measured, last.max() <= 1, shown, of=THEOREMS[name])
     measured = f"R_T/right-hand side at most {sure:.3g}"
     demo.judge("The corrected guarantee", measured, sure <= 1, shown, source=SAVARESE)
     demo.data[f"savarese {name}"] = dict(t=at, ratios=ratios)

@@ -17,9 +17,9 @@ from typer.testing import CliRunner
 from dynabound._extras import pip_command
 from dynabound.cli import app
 from dynabound.lab.engines.base import cores
-from dynabound.lab.engines.local import LocalEngine
+from dynabound.lab.engines.pool import LocalEngine
+from dynabound.lab.engines.ray import RayEngine
 from dynabound.lab.engines.ray_connection import check_reachable
-from dynabound.lab.engines.ray_driver import RayEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store

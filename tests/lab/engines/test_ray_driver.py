@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from dynabound.lab.engines import ray_connection, ray_driver, ray_task
-from dynabound.lab.engines.ray_driver import RayEngine
+from dynabound.lab.engines import ray as ray_driver
+from dynabound.lab.engines import ray_connection, ray_task
+from dynabound.lab.engines.ray import RayEngine
 from dynabound.lab.errors import LabError
 from dynabound.lab.store import Run, Store
 from dynabound.lab.train import train

@@ -5,13 +5,13 @@ from pathlib import Path
 import pytest
 
 from dynabound import _drawing
+from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Ledger
 from dynabound.lab.report import authors, markdown
 from dynabound.lab.report.figures import Band, CurvesFigure, Panel
 from dynabound.lab.report.summary import StudyReport
 from dynabound.lab.store import Store
-from dynabound.lab.studies import reuse
 from dynabound.lab.studies.recipes import STUDIES
 
 ROOT = Path(__file__).parents[3]
@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture
 def ledger(tiny, done, tmp_path):
     ledger = Ledger(tmp_path / "results")
-    reuse.add([tiny], "demo", Store(done / "runs"), ledger)
+    ledgers.add_runs([tiny], "demo", Store(done / "runs"), ledger)
     return ledger
 
 

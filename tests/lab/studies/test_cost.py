@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from dynabound.lab.describe import workload_key
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import RunSpec, workload_key
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost
 from dynabound.lab.studies.recipes import STUDIES

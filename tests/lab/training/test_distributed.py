@@ -13,11 +13,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 from dynabound.cli import app
-from dynabound.lab import distributed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.tasks import datasets
 from dynabound.lab.train import train
+from dynabound.lab.training import distributed
 from dynabound.lab.training.batches import mix
 from dynabound.lab.training.loop import Training
 from helpers import worker

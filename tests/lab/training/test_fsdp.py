@@ -9,12 +9,12 @@ import shutil
 import pytest
 import torch
 
-from dynabound.lab import distributed
 from dynabound.lab.checkpoints import file, sharded
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.train import train
+from dynabound.lab.training import distributed
 from helpers import worker
 from helpers.runs import DAMAGES, assert_follows, assert_same_run
 

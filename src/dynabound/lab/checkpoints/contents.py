@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from dynabound.lab.checksums import is_number
 from dynabound.lab.errors import DamagedError
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import RunSpec, is_number
 
 __all__ = ["check_metrics", "check_result", "check_state"]
 

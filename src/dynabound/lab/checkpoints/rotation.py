@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynabound._files import sync_folder
-from dynabound.lab import distributed
 from dynabound.lab.checkpoints import file
 from dynabound.lab.checkpoints.contents import check_state
 from dynabound.lab.errors import DamagedError, StoreError
+from dynabound.lab.training import distributed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh

@@ -34,9 +34,9 @@ from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from dynabound._files import open_regular
-from dynabound.lab import distributed
 from dynabound.lab.checkpoints import file
 from dynabound.lab.errors import DamagedError, LabError
+from dynabound.lab.training import distributed
 
 __all__ = ["STATE", "load", "read_file", "save"]
 

@@ -1,4 +1,4 @@
-"""A run as a Ray task, on its node. See :mod:`dynabound.lab.engines.ray_driver`, which submits it."""
+"""A run as a Ray task, on its node. See :mod:`dynabound.lab.engines.ray`, which submits it."""
 
 from __future__ import annotations
 

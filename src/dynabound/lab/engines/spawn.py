@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
-from dynabound.lab import distributed
 from dynabound.lab.engines.base import PROGRESS_INTERVAL, CrashedError, explain, start_process
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
 from dynabound.lab.train import Progress, train
+from dynabound.lab.training import distributed
 
 __all__ = ["train_on_ranks"]
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import read_regular
-from dynabound.lab.checksums import parse_json
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.report.figures import Band, CurvesFigure, Panel, ReportFigure
+from dynabound.lab.store import parse_json
 
 __all__ = ["FILE", "Combined", "combine"]
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dynabound._files import write_whole
+from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Ledger
 from dynabound.lab.report import authors, summary
@@ -22,7 +23,6 @@ from dynabound.lab.report.summary import StudyReport
 from dynabound.lab.report.verdicts import FAILS, HOLDS, Check, judge
 from dynabound.lab.spec import SCALES
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies import reuse
 from dynabound.lab.studies.plan import plan
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, WORKLOADS, Study
 
@@ -81,8 +81,8 @@ def build(studies: Sequence[Study], ledger: Ledger) -> tuple[str, list[ReportFig
     for scale in (scale for scale in reversed(SCALES) if scale in scales):
         with tempfile.TemporaryDirectory() as folder:
             store = Store(Path(folder) / "runs")
-            chosen = [study for study in studies if study.name not in reuse.NOT_IN_LEDGERS]
-            reuse.take(chosen, scale, store, ledger)
+            chosen = [study for study in studies if study.name not in ledgers.NOT_IN_LEDGERS]
+            ledgers.import_runs(chosen, scale, store, ledger)
             found = {study.name: curves(study, scale, store) for study in chosen}
             shown = [study for study in chosen if _shown(study, found[study.name])]
             report = summary.build(shown, scale, Path(folder))

@@ -17,9 +17,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from dynabound.lab.describe import workload_key, workload_title
 from dynabound.lab.engines.base import threads
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import RunSpec, workload_key, workload_title
 from dynabound.lab.tasks import models, optimizers
 from dynabound.lab.tasks.catalog import SOURCES
 from dynabound.lab.tasks.datasets import Data, Images, Text, load

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from dynabound.lab.describe import workload_key, workload_title
 from dynabound.lab.errors import LabError
-from dynabound.lab.spec import RunSpec
+from dynabound.lab.spec import RunSpec, workload_key, workload_title
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost
 from dynabound.lab.studies.plan import losses, wanted

@@ -15,16 +15,15 @@ from pathlib import Path
 import torch
 
 from dynabound._files import read_regular, write_whole
-from dynabound.lab import distributed
-from dynabound.lab.checksums import parse_json, signed, verified
 from dynabound.lab.engines.base import threads
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store
+from dynabound.lab.store import Store, parse_json, signed, verified
 from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.tasks import datasets
 from dynabound.lab.tasks.download import obtain
 from dynabound.lab.tasks.optimizers import BOUNDED
+from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import Training, random_states_kept
 from dynabound.tuning import SuggestError, Suggestion, suggest
 

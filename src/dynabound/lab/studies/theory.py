@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import read_regular, write_whole
-from dynabound.lab.checksums import parse_json
 from dynabound.lab.errors import DamagedError, LabError
+from dynabound.lab.store import parse_json
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
 __all__ = ["NAMES", "missing", "play", "read"]
 
@@ -66,7 +67,7 @@ def _has_shape(found: dict[str, Any]) -> bool:
 
 
 def _is_verdict(verdict: Any) -> bool:
-    if not isinstance(verdict, dict) or verdict.get("holds", "") not in (True, False, None):
+    if not isinstance(verdict, dict) or verdict.get("verdict") not in (SUPPORTED, REFUTED, UNDECIDED):
         return False
     texts = [verdict.get(key) for key in ("claim", "measured", "settings")]
     texts += [verdict.get(key, "") for key in ("source", "kind", "statement")]

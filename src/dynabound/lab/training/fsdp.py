@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim import Optimizer
 
 from dynabound._dtensor import shard_like
-from dynabound.lab import distributed
+from dynabound.lab.training import distributed
 
 __all__ = ["shard", "shard_states"]
 

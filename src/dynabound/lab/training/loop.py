@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from dynabound._dtensor import full_tensor
-from dynabound.lab import distributed
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import models, optimizers
 from dynabound.lab.tasks.datasets import Data, Images
+from dynabound.lab.training import distributed
 from dynabound.lab.training.batches import Batch, make_batches, mix, redistribute
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import current_bounds

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import jax
 import optax
 
-from dynabound.optax._optimizers import adabound
-from dynabound.optax._rates import find
+from dynabound.optax.adabound import adabound
+from dynabound.optax.lens import find
 from dynabound.tuning.known_rates import final_lr_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
 from dynabound.tuning.trials import ProgressCallback, TrialRates, TrialRunner, check_arguments, suggest_with

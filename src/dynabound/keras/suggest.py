@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dynabound.keras._optimizers import AdaBound
+from dynabound.keras.adabound import AdaBound
 from dynabound.tuning.known_rates import final_lr_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
 from dynabound.tuning.trials import ProgressCallback, TrialRates, TrialRunner, check_arguments, suggest_with

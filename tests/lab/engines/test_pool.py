@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dynabound.lab.engines.base import cores, run_with_events, threads
-from dynabound.lab.engines.local import LocalEngine, assign_device
+from dynabound.lab.engines.pool import LocalEngine, assign_device
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
 from helpers import tiny_studies as cases
