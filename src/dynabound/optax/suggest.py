@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 import jax
 import optax
 
-from dynabound.optax._optimizers import adabound
-from dynabound.optax._rates import find
+from dynabound.optax.adabound import adabound
+from dynabound.optax.lens import find
 from dynabound.tuning.moments import first_guess
 from dynabound.tuning.search import ProgressCallback, Racer, RaceRates, check, search
 from dynabound.tuning.suggestion import LearningRateSuggestion

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from dynabound.keras._optimizers import AdaBound
+from dynabound.keras.adabound import AdaBound
 from dynabound.tuning.moments import first_guess
 from dynabound.tuning.search import ProgressCallback, Racer, RaceRates, check, search
 from dynabound.tuning.suggestion import LearningRateSuggestion

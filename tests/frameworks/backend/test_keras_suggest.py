@@ -7,7 +7,7 @@ from keras import layers
 
 from dynabound.keras import AdaBound, suggest
 from dynabound.tuning import SuggestError
-from helpers.twin_suggest import STEPS, differ, problem, torch_suggestion
+from helpers.framework_suggest import STEPS, differ, problem, torch_suggestion
 
 LOSS = keras.losses.CategoricalCrossentropy(from_logits=True)
 RNG = np.random.default_rng(0)

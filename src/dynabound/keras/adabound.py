@@ -166,9 +166,9 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
     def _backend_update_step(self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any) -> None:
         # Keras calls this once for all variables, and passes the last argument on to update_step().
         if keras.backend.backend() == "torch":
-            from dynabound.keras import _torch
+            from dynabound.keras import torch
 
-            _torch.update(self, grads, trainable_variables, learning_rate)
+            torch.update(self, grads, trainable_variables, learning_rate)
         else:
             scalars = self._scalars(learning_rate)
             super()._backend_update_step(grads, trainable_variables, scalars)

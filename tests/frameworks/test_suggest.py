@@ -10,7 +10,7 @@ import pytest
 
 from dynabound.optax import adabound, adaboundw, suggest
 from dynabound.tuning import SuggestError
-from helpers.twin_suggest import STEPS, differ, problem, torch_suggestion
+from helpers.framework_suggest import STEPS, differ, problem, torch_suggestion
 
 
 def loss(params, batch):

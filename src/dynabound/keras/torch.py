@@ -9,7 +9,7 @@ import torch
 from dynabound.optim.adabound import adabound
 
 if TYPE_CHECKING:
-    from dynabound.keras._optimizers import AdaBound
+    from dynabound.keras.adabound import AdaBound
 
 __all__ = ["update"]
 
