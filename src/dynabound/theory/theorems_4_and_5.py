@@ -1,4 +1,4 @@
-"""Theorems 4 and 5 and their lemmas, measured on random problems and counterexamples, beside the guarantee that holds."""
+"""Theorems 4 and 5 and their lemmas, on random problems and on counterexamples; the guarantee that holds."""
 
 from __future__ import annotations
 
