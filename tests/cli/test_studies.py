@@ -51,7 +51,7 @@ def test_dry_run_lists_the_theory_studies_to_run(tmp_path, monkeypatch):
     arguments = ["reproduce", "theory", "--dry-run", "--out", str(tmp_path)]
     assert "theorem-1, theorem-2, theorem-3, regret, counterexample: to run" in run(*arguments).stdout
     assert json.loads(run(*arguments, "--json").stdout)["theory"] == list(theorems.NAMES)
-    theorems.play("theorem-3", tmp_path / "theory")
+    theorems.compute("theorem-3", tmp_path / "theory")
     assert json.loads(run(*arguments, "--json").stdout)["theory"] == [n for n in theorems.NAMES if n != "theorem-3"]
     without = run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path))
     assert "theor" not in without.stdout

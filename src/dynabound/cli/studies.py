@@ -203,7 +203,7 @@ def _prepare(chosen: Sequence[Study], scale: str, out: Path, options: EngineOpti
         for spec in suggestions.missing(chosen, scale, store)
     ]
     if any(not study.rows for study in chosen):
-        tasks += [partial(theorems.play, name, out / "theory") for name in theorems.missing(out / "theory")]
+        tasks += [partial(theorems.compute, name, out / "theory") for name in theorems.missing(out / "theory")]
     console = Console(stderr=True)
     hidden = quiet or not tasks or not console.is_terminal
     with Bar(console=console, transient=True, disable=hidden) as bar:

@@ -89,7 +89,7 @@ def test_a_failed_run_of_a_search_is_reported(tiny, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_theory_comes_from_its_files(tiny, tmp_path):
-    theorems.play("counterexample", tmp_path / "theory")
+    theorems.compute("counterexample", tmp_path / "theory")
     report = build([STUDIES["theory"]], "demo", tmp_path)
     (study,) = report.studies
     assert "refuted" in study.verdict, "Theorem 4 is false as stated"

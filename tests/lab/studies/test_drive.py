@@ -307,7 +307,7 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
 def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
-        theorems.play("theorem-3", tmp_path / "file")
+        theorems.compute("theorem-3", tmp_path / "file")
 
 
 @pytest.mark.parametrize(

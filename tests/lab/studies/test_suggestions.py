@@ -14,7 +14,7 @@ from dynabound.lab.store import Store
 from dynabound.lab.studies import plan, recipes, suggestions
 from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS
-from dynabound.tuning import Suggestion, rule, suggest
+from dynabound.tuning import Suggestion, decide, suggest
 from helpers import tiny_studies as cases
 
 SMALL = dict(task="digits", hidden=4, epochs=20, examples=320, batch_size=32)  # 200 steps
@@ -121,10 +121,10 @@ def test_what_cannot_be_suggested_is_an_error_that_names_it(tmp_path):
     assert not (tmp_path / "suggestions").exists()
 
 
-def test_published_suggestions_follow_from_their_races_by_the_present_rule():
+def test_published_suggestions_follow_from_their_trials_by_the_present_rule():
     """A change of the rule that changes an answer asks for new runs."""
     lines = (Path(__file__).parents[3] / "results" / "suggestions.jsonl").read_text(encoding="utf-8").splitlines()
     assert lines
     for found in (Suggestion.from_dict(json.loads(line)["suggestion"]) for line in lines):
-        again = rule.decide(found.start, found.races, found.steps, slice(None))
+        again = decide.decide(found.start, found.trials, found.steps, slice(None))
         assert again == pytest.approx((found.lr, found.final_lr, found.gamma), rel=5e-3), "three digits are kept"
