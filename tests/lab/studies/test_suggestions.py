@@ -12,7 +12,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import plan, recipes, suggestions
-from dynabound.lab.studies.plan import losses
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS
 from dynabound.tuning import Suggestion, decide, suggest
 from helpers import tiny_studies as cases
@@ -31,7 +31,7 @@ def study(monkeypatch):
 
 
 def specs(study, store):
-    return plan.wanted([study], "demo", store, losses(store))
+    return plan.wanted([study], "demo", StoredRuns(store), StoredRuns(store).losses())
 
 
 def test_runs_wait_for_their_suggestion_and_are_counted_before(study, tmp_path):
@@ -39,8 +39,8 @@ def test_runs_wait_for_their_suggestion_and_are_counted_before(study, tmp_path):
     (missing,) = suggestions.missing([study], "demo", store)
     assert missing == study.rows[0].spec("demo")
     assert len(specs(study, store)) == 2, "those at the defaults"
-    assert len({run.spec.name for run in plan.plan([study], "demo", store)}) == 4
-    assert len(set(plan.wanted([study], "demo", store, losses(store), assume=True))) == 4
+    assert len({run.spec.name for run in plan.plan([study], "demo", StoredRuns(store))}) == 4
+    assert len(set(plan.wanted([study], "demo", StoredRuns(store), StoredRuns(store).losses(), assume=True))) == 4
 
 
 def test_a_suggestion_is_made_once_and_used(study, tmp_path):

@@ -54,10 +54,9 @@ def read(spec: RunSpec, store: Store) -> Suggestion | None:
     return found
 
 
-def apply(row: Row, scale: str, store: Store) -> RunSpec | None:
+def apply(row: Row, scale: str, found: Suggestion | None) -> RunSpec | None:
     """The run of ``row`` with the suggested step sizes; None if there are none yet."""
     spec, bounded = row.spec(scale), row.bounded(scale)
-    found = read(bounded, store)
     if found is None:
         return None
     suggested = with_rates(bounded, found)
@@ -75,7 +74,7 @@ def stand_in(spec: RunSpec) -> RunSpec:
 
 def needed(studies: Iterable[Study], scale: str) -> list[RunSpec]:
     """The specs whose step sizes are suggested."""
-    rows = [row for study in studies for row in study.rows if row.applies(scale) and row.suggested(scale)]
+    rows = [row for study in studies for row in study.rows if row.included(scale) and row.suggested(scale)]
     return list(dict.fromkeys(row.bounded(scale) for row in rows))
 
 
