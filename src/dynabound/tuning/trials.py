@@ -183,7 +183,7 @@ def _check_decrease(untrained: Sequence[float], trials: Sequence[Trial], scores:
     tried = ", ".join(f"{rate:.3g}" for rate in sorted(scores))
     raise SuggestError(
         f"the loss never decreases: {decide.score(before):.4g} before training, at best {min(scores.values()):.4g} "
-        f"after {len(best.losses)} steps of Adam at lr {tried}. Check the loss and the data, or allow longer trials: budget="
+        f"after {len(best.losses)} steps of Adam at lr {tried}. Check loss and data, or allow longer trials: budget="
     )
 
 
