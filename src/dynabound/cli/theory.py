@@ -18,7 +18,7 @@ from dynabound.cli import tables
 from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import Json, examples, one_of
 from dynabound.theory import studies
-from dynabound.theory.study import Demonstration
+from dynabound.theory.demonstration import Demonstration
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
 __all__ = ["theory"]

@@ -66,7 +66,7 @@ def _run(problem: Line, method: Method, steps: int, at: Steps) -> Trajectory:
         problem.slopes,
         np.array([problem.left, problem.right, *problem.plateaus, problem.domain.low, problem.domain.high]),
         problem.x1,
-        (_PHI[method.rule.phi], _PSI[method.rule.psi]),
+        (_PHI[method.components.phi], _PSI[method.components.psi]),
         (method.alpha, method.beta2, method.eps),
         tuple(coefficients(method, steps)),
         at,

@@ -13,7 +13,7 @@ from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.store import parse_json
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
-__all__ = ["NAMES", "missing", "play", "read"]
+__all__ = ["NAMES", "compute", "missing", "read"]
 
 NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
 
@@ -23,7 +23,7 @@ def missing(folder: Path) -> list[str]:
     return [name for name in NAMES if read(folder, name) is None]
 
 
-def play(name: str, folder: Path) -> None:
+def compute(name: str, folder: Path) -> None:
     """Compute one, and write its numbers and figures; LabError if they cannot be written."""
     from dynabound.theory.studies import DEMONSTRATIONS, write
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynabound._checks import require
 from dynabound.theory.framework import Steps, Trajectory
 from dynabound.theory.methods import Method
-from dynabound.theory.statements import Statement
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED, Verdict
 
 SGDM_MOMENTUM = 0.9
@@ -27,6 +26,15 @@ _LETTERS = {
     "savarese period": "Savarese: C", "savarese steps": "T", "savarese seeds": "seeds", "savarese alpha": "α",
     "savarese beta2": "β₂",
 }  # fmt: skip
+
+
+class Statement(NamedTuple):
+    """Something that the paper states, with the line of its LaTeX source (arXiv 1902.09843)."""
+
+    name: str
+    line: int
+    kind: str = "sentence"
+    """"theorem" for what the paper numbers (theorems, the corollary, lemmas), "sentence" for all else."""
 
 
 @dataclass(frozen=True)
