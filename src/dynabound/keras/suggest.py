@@ -170,7 +170,7 @@ class TrialAdaBound(AdaBound):
 
     def _backend_update_step(self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any) -> None:
         # Keras's operations on every backend: the torch step does not take variables as rates.
-        super(AdaBound, self)._backend_update_step(grads, trainable_variables, self._scalars(learning_rate))
+        super(AdaBound, self)._backend_update_step(grads, trainable_variables, self._coefficients(learning_rate))
 
     def unbiased_second_moments(self) -> Iterator[np.ndarray[Any, Any]]:
         """The second moments without the bias of the first steps."""
