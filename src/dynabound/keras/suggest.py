@@ -48,8 +48,8 @@ def suggest(
 ) -> LearningRateSuggestion:
     """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this model by short trials, before training.
 
-    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all trials. The
-    model's weights, its random seeds and its optimizer are restored exactly, also after an exception.
+    The rule is that of ``dynabound.suggest``, described in docs/suggest-why.md. One step is compiled for all trials.
+    The model's weights, its random seeds and its optimizer are restored exactly, also after an exception.
 
     Args:
         model: a built model, compiled with the loss to minimise and any optimizer.

@@ -45,7 +45,7 @@ def suggest(
 ) -> LearningRateSuggestion:
     """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this loss by short trials, before training.
 
-    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all trials.
+    The rule is that of ``dynabound.suggest``, described in docs/suggest-why.md. One step is compiled for all trials.
 
     Args:
         params: the parameters that the training starts from.

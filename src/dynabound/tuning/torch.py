@@ -72,7 +72,7 @@ def suggest(
     """Find ``lr``, ``final_lr`` and ``gamma`` of AdaBound for this model by short trials, before training.
 
     First Adam is tried at a few rates, then AdaBound at a few final rates, all from the model's current weights and
-    on the same batches; docs/suggest.md has the rule. The model, its gradients, its mode and all random states are
+    on the same batches; docs/suggest-why.md has the rule. The model, its gradients, its mode and all random states are
     restored exactly, also after an exception. With ``torch.distributed`` every rank must call it, and gets the same
     answer.
 
