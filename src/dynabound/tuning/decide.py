@@ -125,7 +125,7 @@ def _limit(scores: Scores, start: float) -> float:
 
 
 def brackets_lr(scores: Scores, start: float) -> bool:
-    """Whether the loss falls too little at the smallest rate, so that :func:`smallest_sufficient` is above it."""
+    """Whether the loss decreases too little at the smallest rate, so that :func:`smallest_sufficient` is above it."""
     return scores[min(scores)] > _limit(scores, start)
 
 
@@ -135,7 +135,7 @@ def brackets_final_lr(scores: Scores) -> bool:
 
 
 def smallest_sufficient(scores: Scores, start: float) -> float:
-    """The smallest rate whose loss falls from ``start`` at least :data:`SHARE` as far as at the best rate.
+    """The smallest rate whose loss decreases from ``start`` at least :data:`SHARE` as far as at the best rate.
 
     Between two rates the score is taken as linear in the logarithm of the rate.
 
