@@ -4,7 +4,7 @@
 
 Prints a table per task and whether its targets are met. Runs and suggestions are kept in ``--out``: run it again to
 resume, or with more seeds. `dynabound reproduce suggest` has the demo's networks, searched methods and tuning-free
-packages.
+ones.
 """
 
 from __future__ import annotations
