@@ -76,7 +76,7 @@ def test_a_run_that_is_there_is_not_replaced(ledger):
 
 def test_unfinished_runs_stay_out(tiny, tmp_path):
     store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
-    spec = plan.plan([tiny], "demo", store)[0].spec
+    spec = plan.plan([tiny], "demo", plan.StoredRuns(store))[0].spec
     with store.run(spec).lock():
         store.run(spec).write_status("failed", error="")
     assert ledgers.add_runs([tiny], "demo", store, ledger) == 0
@@ -112,8 +112,8 @@ def test_a_search_is_taken_step_by_step(tiny, tmp_path, monkeypatch):
 
 SUGGESTION = Suggestion.from_dict({
     **{field.name: None for field in dataclasses.fields(Suggestion)},
-    "lr": 0.01, "final_lr": 0.3, "gamma": 0.02, "cost": 40, "steps": 200, "races": [], "start": [2.3], "notes": [],
-    "given": {},
+    "lr": 0.01, "final_lr": 0.3, "gamma": 0.02, "cost": 40, "steps": 200, "trials": [], "reasons": {}, "start": [2.3],
+    "notes": [], "given": {},
 })  # fmt: skip
 
 

@@ -18,7 +18,8 @@ from dynabound.cli import tables
 from dynabound.cli.errors import CommandError, check_folder
 from dynabound.cli.options import Json, examples, one_of
 from dynabound.theory import studies
-from dynabound.theory.study import Demonstration
+from dynabound.theory.demonstration import Demonstration
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
 __all__ = ["theory"]
 
@@ -77,15 +78,14 @@ def _run(run: Callable[..., Demonstration], name: str, options: dict[str, object
 
 def _print_study(study: Demonstration, paths: list[Path]) -> None:
     table = Table(title=study.title, title_justify="left", title_style="bold")
-    for heading in ("claim", "whose", "measured", "verdict", "settings"):
+    for heading in ("claim", "source", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
-        # Red marks an unexpected verdict: a claim that is known to be false is expected to fail.
-        colour = "yellow" if verdict.holds is None else "green" if verdict.as_expected else "red"
+        colour = {SUPPORTED: "green", REFUTED: "red"}.get(verdict.verdict, "yellow")
         table.add_row(verdict.claim, verdict.source, verdict.measured, Text(verdict.verdict, colour), verdict.settings)
     tables.show(table)
     tables.show(Text("; ".join(f"{name}: {word}" for name, word in study.statements.items())))
-    if any(verdict.holds is None for verdict in study.verdicts):
+    if any(verdict.verdict == UNDECIDED for verdict in study.verdicts):
         tables.echo("undecided: T is too small to decide; give a larger --T")
     tables.show(Text(f"{study.summary}\n{'  '.join(map(str, paths))}\n", "dim"))
 
