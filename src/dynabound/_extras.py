@@ -32,6 +32,12 @@ def missing(error: ModuleNotFoundError, extra: str) -> str:
     return f"{error.name} is not installed: {pip_command(extra)}"
 
 
+def of_command(words: list[str]) -> str:
+    """The extra that a command line needs, given as in ``sys.argv``."""
+    command = words[1] if len(words) > 1 else ""
+    return "theory" if command in ("", "bounds", "theory") or command.startswith("-") else "lab"
+
+
 def need(module: str, extra: str = "lens") -> Any:
     """Import ``module``, or raise ModuleNotFoundError with the command that installs it."""
     try:
