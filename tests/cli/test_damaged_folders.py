@@ -53,7 +53,7 @@ def whole():
         train(STOPPED, store, checkpoint_steps=2, stop=lambda: next(asked, None) is None)
         ends[STOPPED.name] = without_seconds(train(STOPPED, Store(Path(folder) / "other")).metrics)
         shutil.copytree(GOLDEN / "sharded", out / "runs", dirs_exist_ok=True)  # a run whose checkpoint is a folder
-        theorems.play("theorem-3", out / "theory")
+        theorems.compute("theorem-3", out / "theory")
         yield out, _rows(out), _numbers(_invoke(f"report mnist theory --json --out={out}").stdout), ends
 
 

@@ -13,7 +13,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost as estimate
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search_lr
 from helpers.tiny_studies import SVG_ALONE
 
 
@@ -46,7 +46,7 @@ def test_dry_run_lists_the_theory_studies_to_run(tmp_path, monkeypatch):
     arguments = ["reproduce", "theory", "--dry-run", "--out", str(tmp_path)]
     assert "theorem-1, theorem-2, theorem-3, regret, counterexample: to run" in run(*arguments).stdout
     assert json.loads(run(*arguments, "--json").stdout)["theory"] == list(theorems.NAMES)
-    theorems.play("theorem-3", tmp_path / "theory")
+    theorems.compute("theorem-3", tmp_path / "theory")
     assert json.loads(run(*arguments, "--json").stdout)["theory"] == [n for n in theorems.NAMES if n != "theorem-3"]
     without = run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path))
     assert "theor" not in without.stdout
@@ -111,9 +111,9 @@ def test_adabound_is_tuned_over_both_step_sizes():
     points = {(lr, option["final_lr"]) for lr in grid.lrs for option in grid.options}
     assert len(points) == 20
     assert (1e-3, 0.1) in points, "the defaults are among them"
-    wanted = search(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
+    wanted = search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
     assert {(spec.lr, spec.options["final_lr"]) for spec in wanted} == points
-    assert search(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
+    assert search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
 
 
 def test_tune_reports_diverged_runs(tmp_path, monkeypatch):

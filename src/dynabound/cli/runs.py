@@ -36,6 +36,7 @@ from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
+from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.lab.tasks import catalog, datasets, optimizers
 from dynabound.lab.tasks.download import check_source
 from dynabound.lab.tasks.download import fetch as fetch_data
@@ -43,7 +44,6 @@ from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
 from dynabound.lab.training import distributed
-from dynabound.lab.training.suggested import suggest_rates, with_rates
 from dynabound.lens.rates import rule_of
 
 __all__ = ["check_optimizer", "data", "runs", "train"]

@@ -18,7 +18,8 @@ from dynabound.cli.options import Json, check_folder, examples, one_of
 from dynabound.cli.output import CommandError, echo, show
 from dynabound.lens import forecast
 from dynabound.theory import studies
-from dynabound.theory.study import Demonstration
+from dynabound.theory.demonstration import Demonstration
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
 __all__ = ["bounds", "theory"]
 
@@ -80,12 +81,11 @@ def _print_study(study: Demonstration, paths: list[Path]) -> None:
     for heading in ("claim", "source", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
-        # Red marks an unexpected verdict: a claim that is known to be false is expected to fail.
-        colour = "yellow" if verdict.holds is None else "green" if verdict.as_expected else "red"
+        colour = {SUPPORTED: "green", REFUTED: "red"}.get(verdict.verdict, "yellow")
         table.add_row(verdict.claim, verdict.source, verdict.measured, Text(verdict.verdict, colour), verdict.settings)
     show(table)
     show(Text("; ".join(f"{name}: {word}" for name, word in study.statements.items())))
-    if any(verdict.holds is None for verdict in study.verdicts):
+    if any(verdict.verdict == UNDECIDED for verdict in study.verdicts):
         echo("undecided: T is too small to decide; give a larger --T")
     show(Text(f"{study.summary}\n{'  '.join(map(str, paths))}\n", "dim"))
 

@@ -12,16 +12,9 @@ from torch import Tensor
 
 from dynabound import bounds
 from dynabound._checks import check_number
+from dynabound._rule import check
 from dynabound.optim import _fused
 
-_FINITE = "a finite number >= 0"
-_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
-    "lr": (lambda x: 0 <= x < math.inf, f"{_FINITE}, or a tensor of one"),
-    "final_lr": (lambda x: 0 <= x < math.inf, _FINITE),
-    "gamma": (lambda x: 0 < x < math.inf, "a finite number > 0"),
-    "eps": (lambda x: 0 <= x < math.inf, _FINITE),
-    "weight_decay": (lambda x: 0 <= x < math.inf, _FINITE),
-}
 _FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
 PLAIN = (Tensor, torch.nn.Parameter)
 """The tensor types whose memory can be inspected; subclasses may have none of their own."""
@@ -50,12 +43,10 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
 
     Raises TypeError for a wrong type and ValueError for a wrong value: name, value, what is allowed, what to do.
     """
-    checked: dict[str, Any] = {name: _number(name, group[name], *rule) for name, rule in _NUMBERS.items()}
+    numbers = ("final_lr", "gamma", "eps", "weight_decay", "beta1_decay")
+    checked: dict[str, Any] = {name: check(name, group[name]) for name in numbers}
+    checked["lr"] = _lr(group["lr"])
     checked["betas"] = _pair("betas", group["betas"], lambda x: 0 <= x < 1, "two numbers in [0, 1)")
-    checked["beta1_decay"] = group["beta1_decay"]
-    if checked["beta1_decay"] != "harmonic":
-        rule = (lambda x: 0 < x <= 1, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
-        checked["beta1_decay"] = check_number("beta1_decay", checked["beta1_decay"], *rule)
     checked["box"] = group["box"]
     if checked["box"] is not None:
         allowed = "None, or two numbers (low, high) with low <= high"
@@ -190,11 +181,12 @@ def _check_backends(group: dict[str, Any]) -> None:
         raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")
 
 
-def _number(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> float | Tensor:
-    if name == "lr" and isinstance(value, Tensor):
-        check_number(name, value.item() if value.numel() == 1 else math.nan, legal, allowed, shown=value)
-        return value
-    return check_number(name, value, legal, allowed)
+def _lr(value: Any) -> float | Tensor:
+    tensor = isinstance(value, Tensor)
+    number = (value.item() if value.numel() == 1 else math.nan) if tensor else value
+    allowed = "a finite number >= 0, or a tensor of one"
+    checked = check_number("lr", number, lambda x: 0 <= x < math.inf, allowed, shown=value)
+    return value if tensor else checked
 
 
 def _pair(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> tuple[float, float]:

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
+from dynabound._rule import DEFAULTS
 from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict
 from dynabound.optim._dispatch import BackendCall, Lists, dispatch
@@ -99,28 +100,8 @@ class AdaBound(Optimizer):
         box: tuple[float, float] | None = None,
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            betas=betas,
-            final_lr=final_lr,
-            gamma=gamma,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsbound=amsbound,
-            bounds=bounds,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-            debias=debias,
-            sqrt_decay=sqrt_decay,
-            beta1_decay=beta1_decay,
-            box=box,
-            state_dtype=state_dtype,
-        )
-        super().__init__(params, normalize(defaults))
+        arguments = locals()
+        super().__init__(params, normalize({name: arguments[name] for name in DEFAULTS}))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a param group; its bounds scale with its own learning rate.

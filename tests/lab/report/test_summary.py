@@ -48,7 +48,7 @@ def test_the_data_behind_the_figure(tiny, done):
     figure, forest = study.figures
     assert [check.claim for check in forest.checks] == [check.claim for check in study.checks if check.low is not None]
     (panel,) = figure.panels
-    assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows if row.applies("demo")]
+    assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows if row.included("demo")]
     for curve in panel.curves:
         for split in ("train", "test"):
             assert [len(seed) for seed in curve.seeds(split)] == [cases.TINY["epochs"]] * 3
@@ -89,7 +89,7 @@ def test_a_failed_run_of_a_search_is_reported(tiny, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 def test_theory_comes_from_its_files(tiny, tmp_path):
-    theorems.play("counterexample", tmp_path / "theory")
+    theorems.compute("counterexample", tmp_path / "theory")
     report = build([STUDIES["theory"]], "demo", tmp_path)
     (study,) = report.studies
     assert "refuted" in study.verdict, "Theorem 4 is false as stated"
@@ -103,13 +103,14 @@ def test_theory_comes_from_its_files(tiny, tmp_path):
 
 
 def test_the_headline_of_the_theory():
-    verdicts = [("Theorem 1", True), ("Theorem 2", True), ("Theorem 3", True), ("Theorem 4", False),
-                ("Corollary 4.1", False), ("Theorem 5", False), ("Lemma 1", True)]  # fmt: skip
-    found = {"all": {"verdicts": [{"statement": name, "kind": "theorem", "holds": holds} for name, holds in verdicts]}}
+    words = {"supported": ("Theorem 1", "Theorem 2", "Theorem 3", "Lemma 1"),
+             "refuted": ("Theorem 4", "Corollary 4.1", "Theorem 5")}  # fmt: skip
+    verdicts = [(name, word) for word, names in words.items() for name in names]
+    found = {"all": {"verdicts": [{"statement": name, "kind": "theorem", "verdict": word} for name, word in verdicts]}}
     assert headline(found, [], []) == "Theorems 1 to 3 hold; 4, its corollary and 5 are refuted"
-    found["all"]["verdicts"][0]["holds"] = None
+    found["all"]["verdicts"][0]["verdict"] = "undecided"
     assert headline(found, [], []) == ("Theorems 2 and 3 hold; 4, its corollary and 5 are refuted; 1 is not decided")
-    found["all"]["verdicts"] = [{"statement": "Theorem 1", "kind": "theorem", "holds": True}]
+    found["all"]["verdicts"] = [{"statement": "Theorem 1", "kind": "theorem", "verdict": "supported"}]
     assert headline(found, ["regret"], []) == "Theorem 1 holds"
     assert headline({}, ["regret"], []) == "not decided at this scale"
 

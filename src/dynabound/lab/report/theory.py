@@ -10,6 +10,8 @@ from typing import Any
 from dynabound.lab.report.figures import StoredFigure
 from dynabound.lab.report.verdicts import FAILS, HOLDS, UNDECIDED, Check, overall
 from dynabound.lab.studies import theory
+from dynabound.theory.verdict import REFUTED, SUPPORTED
+from dynabound.theory.verdict import UNDECIDED as OPEN
 
 __all__ = ["headline", "read_checks", "read_figures", "read_settings", "read_studies"]
 
@@ -29,7 +31,7 @@ def read_checks(found: Found) -> list[Check]:
     for name, part in found.items():
         for verdict in part["verdicts"]:
             where = f" ({verdict['settings']})" if verdict["settings"] else ""
-            word = UNDECIDED if verdict["holds"] is None else HOLDS if verdict["holds"] else FAILS
+            word = {SUPPORTED: HOLDS, REFUTED: FAILS}.get(verdict["verdict"], UNDECIDED)
             source = verdict.get("source", "ours")
             checks.append(Check(f"{name}: {verdict['claim']}{where}", verdict["measured"], word, source))
     return checks
@@ -52,11 +54,11 @@ def headline(found: Found, missing: Sequence[str], checks: Sequence[Check]) -> s
     for part in found.values():
         for verdict in part["verdicts"]:
             if verdict.get("kind") == "theorem" and not verdict["statement"].startswith("Lemma"):
-                words.setdefault(verdict["statement"], set()).add(str(verdict["holds"]))
+                words.setdefault(verdict["statement"], set()).add(verdict["verdict"])
     if not words:
         return UNDECIDED if missing else overall(checks)
-    refuted = [name for name, seen in words.items() if "False" in seen]
-    open_ones = [name for name, seen in words.items() if "None" in seen and name not in refuted]
+    refuted = [name for name, seen in words.items() if REFUTED in seen]
+    open_ones = [name for name, seen in words.items() if OPEN in seen and name not in refuted]
     hold = [name for name in words if name not in refuted and name not in open_ones]
     parts = [(hold, ("holds", "hold")), (refuted, ("is refuted", "are refuted")),
              (open_ones, ("is not decided", "are not decided"))]  # fmt: skip

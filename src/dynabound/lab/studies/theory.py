@@ -11,8 +11,9 @@ from typing import Any
 from dynabound._files import read_regular, write_whole
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.store import parse_json
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
-__all__ = ["NAMES", "missing", "play", "read"]
+__all__ = ["NAMES", "compute", "missing", "read"]
 
 NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
 
@@ -22,7 +23,7 @@ def missing(folder: Path) -> list[str]:
     return [name for name in NAMES if read(folder, name) is None]
 
 
-def play(name: str, folder: Path) -> None:
+def compute(name: str, folder: Path) -> None:
     """Compute one, and write its numbers and figures; LabError if they cannot be written."""
     from dynabound.theory.studies import DEMONSTRATIONS, write
 
@@ -66,7 +67,7 @@ def _has_shape(found: dict[str, Any]) -> bool:
 
 
 def _is_verdict(verdict: Any) -> bool:
-    if not isinstance(verdict, dict) or verdict.get("holds", "") not in (True, False, None):
+    if not isinstance(verdict, dict) or verdict.get("verdict") not in (SUPPORTED, REFUTED, UNDECIDED):
         return False
     texts = [verdict.get(key) for key in ("claim", "measured", "settings")]
     texts += [verdict.get(key, "") for key in ("source", "kind", "statement")]

@@ -1,6 +1,6 @@
 """One problem for suggest in three frameworks: a perceptron on digits, with the same weights and batches."""
 
-from helpers.twin_training import batches, weights
+from helpers.framework_training import batches, weights
 
 STEPS = 200
 

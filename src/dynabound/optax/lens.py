@@ -12,8 +12,7 @@ import optax
 from jax.typing import ArrayLike
 
 from dynabound.bounds import Bounds
-from dynabound.optax._optimizers import follow
-from dynabound.optax._rule import Rule, ScaleByAdaBoundState
+from dynabound.optax.adabound import ScaleByAdaBoundState, scaled_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,15 +67,14 @@ def learning_rates(
     beta1_decay: ArrayLike | str = 1.0,
 ) -> LearningRates:
     """The learning rates of the last update before clipping, and the bounds; see :func:`effective_lr`."""
-    final = follow(learning_rate, final_learning_rate, base_learning_rate)
-    rule = Rule(learning_rate, b1, b2, eps, final, gamma, bounds, debias, sqrt_decay, beta1_decay)
+    rule = scaled_rule(locals())
     found = find(state)
     if not isinstance(found.count, jax.core.Tracer) and found.count == 0:
         raise ValueError("state: no update has been made, so there are no learning rates yet")
     nu = found.nu if found.nu_max is None else found.nu_max
-    scalars = {leaf.dtype: rule.scalars(found.count - 1, leaf.dtype) for leaf in jax.tree.leaves(nu)}
-    widest = scalars[max(scalars, key=lambda dtype: dtype.itemsize)]
-    unclipped = jax.tree.map(lambda v: rule.unclipped(v, scalars[v.dtype]), nu)
+    numbers = {leaf.dtype: rule.coefficients(found.count - 1, leaf.dtype) for leaf in jax.tree.leaves(nu)}
+    widest = numbers[max(numbers, key=lambda dtype: dtype.itemsize)]
+    unclipped = jax.tree.map(lambda v: rule.unclipped(v, numbers[v.dtype]), nu)
     return LearningRates(found.count, unclipped, widest.lower, widest.upper)
 
 
@@ -133,6 +131,20 @@ def history(
         quantiles: which quantiles to keep; the median is always kept.
         sample: quantiles are those of this many elements of a parameter.
     """
-    from dynabound.optax._history import build
+    import torch
 
-    return build([jax.tree.map(np.asarray, record) for record in records], extremes, quantiles, sample)
+    from dynabound.lens.history import History
+    from dynabound.lens.measure import Measure
+    from dynabound.lens.rates import Rates
+
+    measure = Measure(extremes, quantiles, sample, seed=0)
+    history = History("AdaBound", 1, measure.extremes, tuple(measure.quantiles))
+    for record in records:
+        rates = jax.tree.map(np.asarray, record)
+        bounds = float(rates.lower), float(rates.upper)
+        rows: dict[str, list[float]] = {}
+        for path, leaf in jax.tree_util.tree_flatten_with_path(rates.unclipped)[0]:
+            name = jax.tree_util.keystr(path, simple=True, separator="/") or "params"
+            rows[name], history.patches[name], history.shapes[name] = measure(name, Rates(torch.tensor(leaf), bounds))
+        history.add(int(rates.step), rows)
+    return history

@@ -8,7 +8,16 @@ import optax
 import pytest
 
 from dynabound import optax as ours
-from helpers.twin_variants import STEPS, VARIANTS, WARM_UP, Reference, float32_state, follow, gradients, optax_options
+from helpers.framework_variants import (
+    STEPS,
+    VARIANTS,
+    WARM_UP,
+    Reference,
+    float32_state,
+    follow,
+    gradients,
+    optax_options,
+)
 
 
 def transformation(variant, learning_rate):

@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from dynabound.keras import AdaBound
-from helpers.twin_variants import STEPS, VARIANTS, WARM_UP, float32_state, follow, gradients, keras_options
+from helpers.framework_variants import STEPS, VARIANTS, WARM_UP, float32_state, follow, gradients, keras_options
 
 
 @keras.saving.register_keras_serializable(package="tests")

@@ -1,10 +1,10 @@
-"""Step time of AdaBound beside each framework's own Adam: ``python benchmarks/twins.py [--quick]``.
+"""Step time of AdaBound beside each framework's own Adam: ``python benchmarks/frameworks.py [--quick]``.
 
 Optax: a compiled update of ResNet-34's 110 tensors, and of 500 tensors of 64×64, both float32, with the parameters and
 the state donated. Keras: ``optimizer.apply`` on the same tensors, compiled as Keras's own training loop compiles it, in
 one process for each backend. The optimizers are interleaved step by step in one process. A time is the median of the
 steps; a ratio, which is what carries over, is the median of the ratios of two steps that followed each other. A step
-that is compiled more than once is an error. Needs ``pip install 'dynabound[twins]'``.
+that is compiled more than once is an error. Needs ``pip install 'dynabound[frameworks]'``.
 """
 
 from __future__ import annotations

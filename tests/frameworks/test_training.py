@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from helpers.twin_training import optax_losses, torch_losses
+from helpers.framework_training import optax_losses, torch_losses
 
 
 @pytest.mark.parametrize("kind", ["perceptron", "convolutions"])

@@ -1,4 +1,4 @@
-"""Tests that need JAX, Optax, Keras and TensorFlow; ``make twins`` has an environment with all of them."""
+"""Tests that need JAX, Optax, Keras and TensorFlow; ``make frameworks`` has an environment with all of them."""
 
 import os
 

@@ -13,7 +13,7 @@ import torch
 import dynabound
 from dynabound import optax as ours
 from dynabound.lens import LearningRateLens
-from helpers.twin_variants import Reference
+from helpers.framework_variants import Reference
 
 SHAPES = {"conv": (4, 2, 3, 3), "bias": (5,)}
 SCHEDULE = optax.linear_schedule(1e-2, 1e-3, 30)

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from dynabound._checks import require
 from dynabound.theory.framework import Steps, Trajectory
 from dynabound.theory.methods import Method
-from dynabound.theory.statements import Statement
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED, Verdict
 
 SGDM_MOMENTUM = 0.9
 MAX_STEPS = 10_000_000
 """The largest T: a trajectory's coefficients take 40 bytes a step."""
 SMALL_TREND = 0.05
 """A curve is flat if it changes less than this per decade of steps (of t, or of log t for a regret)."""
+_STORED = ("claim", "measured", "verdict", "source", "settings", "statement", "kind")
+"""The fields of a verdict that have a meaning here."""
 _LETTERS = {
     "alpha": "α", "period": "C", "alpha_amsgrad": "α of AMSGrad", "beta1": "β₁", "beta2": "β₂", "steps": "T",
     "final_lr": "α*", "gamma": "γ", "scheme": "step", "delta": "δ",
@@ -26,34 +28,13 @@ _LETTERS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """A claim, whose it is, what was measured, and whether the claim holds."""
+class Statement(NamedTuple):
+    """Something that the paper states, with the line of its LaTeX source (arXiv 1902.09843)."""
 
-    claim: str
-    measured: str
-    holds: bool | None
-    """None: not decided, because T is too short or nothing was run."""
-    settings: str = ""
-    """Where these differ from the demonstration's."""
-    source: str = "ours"
-    """Whose claim it is: "paper l. N" (the line in the paper's LaTeX source), "Savarese 2019" or "ours"."""
-    statement: str = ""
-    """The name of the paper's statement that the claim is a test of; empty if it is not the paper's."""
-    kind: str = "ours"
-    """"theorem" or "sentence" for the paper's (see :mod:`dynabound.theory.statements`), otherwise "ours"."""
-    expected: bool = True
-    """The known result at the default settings: a claim that is known to be false is expected to fail."""
-
-    @property
-    def verdict(self) -> str:
-        """``holds`` in a word: "holds", "fails" or "undecided"."""
-        return "undecided" if self.holds is None else "holds" if self.holds else "fails"
-
-    @property
-    def as_expected(self) -> bool:
-        """Whether the verdict is the known one."""
-        return self.holds == self.expected
+    name: str
+    line: int
+    kind: str = "sentence"
+    """"theorem" for what the paper numbers (theorems, the corollary, lemmas), "sentence" for all else."""
 
 
 @dataclass(frozen=True)
@@ -75,22 +56,23 @@ class Demonstration:
         *,
         of: Statement | None = None,
         source: str = "ours",
-        expected: bool = True,
     ) -> None:
-        """Add a verdict; ``of`` is the paper's statement that it tests, otherwise ``source`` says whose claim it is."""
-        holds = None if holds is None else bool(holds)
-        whose = (source, "", "ours") if of is None else (f"paper l. {of.line}", of.name, of.kind)
-        self.verdicts.append(Verdict(claim, measured, holds, settings, *whose, expected))
+        """Add a verdict (``holds`` None: undecided) on the paper's statement ``of``, or on a claim of ``source``."""
+        verdict = UNDECIDED if holds is None else SUPPORTED if holds else REFUTED
+        if of is None:
+            self.verdicts.append(Verdict(claim, measured, verdict, source, settings))
+        else:
+            self.verdicts.append(Verdict(claim, measured, verdict, f"paper l. {of.line}", settings, of.name, of.kind))
 
     @property
     def statements(self) -> dict[str, str]:
-        """The verdict on each of the paper's statements: "refuted" if a claim fails, else "undecided" or "holds"."""
-        found: dict[str, list[str]] = {}
+        """The verdict on each of the paper's statements: refuted or undecided if one of its claims is."""
+        found: dict[str, set[str]] = {}
         for verdict in self.verdicts:
             if verdict.statement:
-                found.setdefault(verdict.statement, []).append(verdict.verdict)
+                found.setdefault(verdict.statement, set()).add(verdict.verdict)
         return {
-            name: "refuted" if "fails" in words else "undecided" if "undecided" in words else "holds"
+            name: next(word for word in (REFUTED, UNDECIDED, SUPPORTED) if word in words)
             for name, words in found.items()
         }
 
@@ -104,10 +86,7 @@ class Demonstration:
 
     def as_dict(self) -> dict[str, Any]:
         """All fields as numbers, strings, lists and dicts, for JSON."""
-        verdicts = [
-            {**vars(verdict), "verdict": verdict.verdict, "as_expected": verdict.as_expected}
-            for verdict in self.verdicts
-        ]
+        verdicts = [{key: getattr(verdict, key) for key in _STORED} for verdict in self.verdicts]
         return to_json({**vars(self), "verdicts": verdicts, "statements": self.statements})  # type: ignore[no-any-return]
 
 

@@ -7,7 +7,7 @@ from keras import layers, ops
 from keras.src.backend.common.dtypes import BIT64_TO_BIT32_DTYPE
 
 from dynabound.keras import AdaBound, AMSBound
-from helpers.twin_training import keras_losses, torch_losses
+from helpers.framework_training import keras_losses, torch_losses
 
 both = pytest.mark.parametrize("make", [AdaBound, AMSBound])
 

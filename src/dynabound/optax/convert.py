@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from dynabound.optax._rates import find
+from dynabound.optax.lens import find
 
 __all__ = ["from_torch", "to_torch"]
 
