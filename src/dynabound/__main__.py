@@ -16,7 +16,7 @@ def main() -> None:
         if sys.argv[1:2] == ["doctor"]:  # it reports what is missing, so it must run without it
             doctor.main("--json" in sys.argv)
             sys.exit()
-        sys.exit(f"dynabound: {_extras.missing(error, _extras.of_command(sys.argv))}")
+        sys.exit(f"dynabound: {_extras.missing(error, _extras.of_command(next(iter(sys.argv[1:]), None)))}")
     signal.signal(signal.SIGTERM, output.terminate)
     output.open_closed()
     output.log_to_stderr()

@@ -32,10 +32,9 @@ def missing(error: ModuleNotFoundError, extra: str) -> str:
     return f"{error.name} is not installed: {pip_command(extra)}"
 
 
-def of_command(words: list[str]) -> str:
-    """The extra that a command line needs, given as in ``sys.argv``."""
-    command = words[1] if len(words) > 1 else ""
-    return "theory" if command in ("", "bounds", "theory") or command.startswith("-") else "lab"
+def of_command(name: str | None) -> str:
+    """The extra that a command needs; ``name`` may also be an option, such as ``--version``."""
+    return "theory" if name in (None, "bounds", "theory") or name.startswith("-") else "lab"
 
 
 def need(module: str, extra: str = "lens") -> Any:

@@ -35,8 +35,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 
 ``doctor`` is defined here, because it needs no module of its own."""
 
-RESUMABLE = ("train", "reproduce", "tune", "report")
-
 
 class _Commands(typer.core.TyperGroup):
     """A group that knows its commands by name and first line, and imports the one that is called."""
@@ -59,7 +57,7 @@ class _Commands(typer.core.TyperGroup):
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        with one_line(lambda: ctx.invoked_subcommand in RESUMABLE):
+        with one_line(lambda: ctx.invoked_subcommand):
             return super().invoke(ctx)
 
 

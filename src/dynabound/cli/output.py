@@ -30,6 +30,7 @@ __all__ = ["CommandError", "Terminated", "echo", "echo_json", "fall_back_to_asci
            "open_closed", "print_table", "printable", "short", "show", "terminate"]  # fmt: skip
 
 _LONGEST = 1000
+_RESUMABLE = ("train", "reproduce", "tune", "report")
 
 
 class CommandError(Exception):
@@ -67,7 +68,7 @@ def terminate(number: int, _: FrameType | None) -> None:
 
 
 @contextlib.contextmanager
-def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
+def one_line(command: Callable[[], str | None] = lambda: None) -> Iterator[None]:
     """Turn an exception of a command into one line and an exit code: 130 for Ctrl-C, 143 for SIGTERM, otherwise 1.
 
     An unexpected error is a defect: its traceback is written to a file, which the line names.
@@ -76,13 +77,13 @@ def one_line(resumable: Callable[[], bool] = lambda: False) -> Iterator[None]:
         yield
     except KeyboardInterrupt as error:
         what, code = ("terminated", 143) if isinstance(error, Terminated) else ("interrupted", 130)
-        _print_error(what + ("; run the same command again to resume" if resumable() else ""))
+        _print_error(what + ("; run the same command again to resume" if command() in _RESUMABLE else ""))
         raise typer.Exit(code) from None
     except Exception as error:
         # typer's own errors, which it handles itself
         if isinstance(error, (typer.Abort, BrokenPipeError)) or hasattr(error, "exit_code"):
             raise
-        _print_error(_explain(error))
+        _print_error(_explain(error, command()))
         raise typer.Exit(error.code if isinstance(error, CommandError) else 1) from None
 
 
@@ -99,12 +100,12 @@ _REMEDIES = {
 }
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, command: str | None) -> str:
     lab = sys.modules.get("dynabound.lab.errors")  # if it was not imported, it was not raised
     if isinstance(error, CommandError) or (lab and isinstance(error, lab.LabError)):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and not (error.name or "dynabound").startswith("dynabound"):
-        return str(error) if "pip install" in str(error) else _extras.missing(error, _extras.of_command(sys.argv))
+        return str(error) if "pip install" in str(error) else _extras.missing(error, _extras.of_command(command))
     if isinstance(error, OSError):
         named = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
         return f"{named}; {_REMEDIES.get(error.errno or 0, 'give another folder, or make it writable')}"
