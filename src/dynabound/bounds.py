@@ -70,8 +70,10 @@ def _functions(x: Any) -> Any:
     """The array functions of the library of ``x``: NumPy, JAX or TensorFlow. A torch tensor has them as methods."""
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
-    library = sys.modules[type(x).__module__.partition(".")[0]]  # TensorFlow, or NumPy before 2
-    return library.math if library.__name__ == "tensorflow" else library
+    libraries = [cls.__module__.partition(".")[0] for cls in type(x).__mro__]
+    if "tensorflow" in libraries:
+        return sys.modules["tensorflow"].math
+    return next(sys.modules[name] for name in libraries if hasattr(sys.modules[name], "expm1"))  # NumPy before 2
 
 
 _GAMMA_FAMILIES = {"harmonic": _harmonic, "exponential": _exponential, "linear": _linear}

@@ -271,7 +271,12 @@ def _base(learning_rate: Any, base_learning_rate: float | None) -> float:
             import jax
 
             schedule = jax.jit(learning_rate)  # otherwise Keras's conditionals would be compiled again for every step
-        return peak(lambda step: ops.convert_to_numpy(schedule(step)))
+        try:
+            return peak(lambda step: ops.convert_to_numpy(schedule(step)))
+        except Exception as error:  # of user code: a table of rates, for example, ends somewhere
+            raise ValueError(
+                f"base_learning_rate=None: the schedule cannot be evaluated to find its peak ({error!r}); give the peak"
+            ) from error
     if callable(learning_rate):
         raise ValueError(
             "base_learning_rate=None: must be given if learning_rate is a callable, because the bounds scale with "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -67,6 +67,14 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
     return checked
 
 
+def scale_final_lr(group: Mapping[str, Any], default_lr: float | Tensor) -> float:
+    """``final_lr`` in proportion to the group's ``lr``; unscaled if either rate is 0 and there is no proportion."""
+    lr, default = float(group["lr"]), float(default_lr)
+    if not (lr and default):
+        return cast(float, group["final_lr"])
+    return cast(float, check("final_lr", group["final_lr"] * (lr / default)))
+
+
 def check_params(group: dict[str, Any]) -> None:
     """Raise if a parameter cannot be updated in place, or not by the fused kernel if that was asked for."""
     for index, param in enumerate(group["params"]):
@@ -79,7 +87,8 @@ def check_params(group: dict[str, Any]) -> None:
     if not _fused.AVAILABLE:
         raise RuntimeError(f"fused=True: there is no C kernel: {_fused.MISSING}; or leave fused=None")
     for index, param in enumerate(group["params"]):
-        if not (param.is_cpu and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
+        # A parameter on the meta device is to be given memory, and step() checks whether it was.
+        if not ((param.is_cpu or param.is_meta) and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
                 f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
                 "kernel supports plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
@@ -90,6 +99,8 @@ def check_params(group: dict[str, Any]) -> None:
 def check_tensors(group: Mapping[str, Any], param: Tensor, grad: Tensor, *moments: Tensor) -> None:
     """Raise if a step cannot update ``param`` in place, before it updates anything."""
     problem = _problem(param, grad, moments)
+    if group["fused"] and param.is_meta:
+        problem = "has no data, which fused=True needs: give it memory before the first step, for example by to_empty()"
     if not (problem or group["differentiable"] or torch.compiler.is_compiling()):
         problem = _memory_problem(param, grad, moments)
     if problem:
@@ -103,6 +114,13 @@ def check_tensors(group: Mapping[str, Any], param: Tensor, grad: Tensor, *moment
 
 
 def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if param.layout is not torch.strided:
+        return f"has layout {param.layout}, must be torch.strided: convert it by to_dense()"
+    if param.is_floating_point() and param.dtype.itemsize < 2:
+        return (
+            f"has dtype {param.dtype}, must be float16, bfloat16, float32, float64 or complex: keep it in bfloat16 and "
+            "convert it where the model uses it"
+        )
     if grad.layout is not torch.strided:
         return (
             f"has a sparse gradient ({grad.layout}), must be dense: use sparse=False in the embedding, "
