@@ -113,7 +113,7 @@ def test_adabound_is_tuned_over_both_step_sizes():
     assert (1e-3, 0.1) in points, "the defaults are among them"
     wanted = search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
     assert {(spec.lr, spec.options["final_lr"]) for spec in wanted} == points
-    assert search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
+    assert search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "studies keep defaults"
 
 
 def test_tune_reports_diverged_runs(tmp_path, monkeypatch):
