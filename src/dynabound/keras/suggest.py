@@ -185,7 +185,7 @@ def _check_model(model: keras.Model) -> None:
         raise ValueError("model: must be built, and compiled with a loss; call it once on a batch, and compile() it")
     for name in ("train_step", "compute_loss"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise ValueError(f"model: its class overrides {name}(), but the trials train with the compiled loss alone")
+            raise ValueError(f"model: its class overrides {name}(), but the trials train with the compiled loss only")
 
 
 def _batches(data: Any, batch_size: int, seed: int) -> Iterable[Any]:
