@@ -10,7 +10,7 @@ import dynabound
 
 SOURCE = Path(dynabound.__file__).parent
 LAYERS = [
-    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html", "_interrupt"},
+    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing"},
     {"bounds"},
     {"_rule"},
     {"optim"},
@@ -27,7 +27,7 @@ LAYERS = [
     {"lab.studies"},
     {"lab.ledger"},
     {"lab.report"},
-    {"bench", "doctor"},
+    {"doctor"},
     {"cli"},
 ]
 """From the lowest to the highest. Packages of one layer do not import each other, except the private modules."""

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-from dynabound._html import html_table
+from dynabound._drawing import html_table
 
 __all__ = ["FAMILIES", "NEEDS", "Bounds", "Certificate", "certificate", "check", "evaluate"]
 
