@@ -21,8 +21,8 @@ from rich.progress import track
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import suggestions
+from dynabound.lab.studies.suggestions import with_rates
 from dynabound.lab.train import train
-from dynabound.lab.training.suggested import with_rates
 
 TASKS: dict[str, dict[str, Any]] = {
     "cifar10": dict(task="cifar10", model="resnet34", width=0.125, examples=5000, epochs=6),

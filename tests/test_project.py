@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 import dynabound
 from dynabound._extras import pip_command
-from dynabound.tuning import Race, Suggestion, rule
+from dynabound.tuning import Suggestion, Trial, decide
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -116,7 +116,7 @@ def test_the_tutorial_shows_a_suggestion_of_the_present_rule_and_text():
         for data in shown
         if "".join(data.get("text/plain", "")).startswith("Suggestion(")
     )
-    found = eval(plain, {"Suggestion": Suggestion, "Race": Race, "inf": math.inf, "nan": math.nan})
+    found = eval(plain, {"Suggestion": Suggestion, "Trial": Trial, "inf": math.inf, "nan": math.nan})
     assert html == found._repr_html_()
-    again = rule.decide(found.start, found.races, found.steps, slice(None))
+    again = decide.decide(found.start, found.trials, found.steps, slice(None))
     assert again == pytest.approx((found.lr, found.final_lr, found.gamma), rel=5e-3)

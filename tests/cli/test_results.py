@@ -37,7 +37,7 @@ def study(monkeypatch, tmp_path):
     tiny = tiny_studies.make_tiny(monkeypatch)
     trained = train(RunSpec(**tiny_studies.TINY), Store(tmp_path / "one"))
     store = Store(tmp_path / "out" / "runs")
-    for planned in plan.plan([tiny], "demo", store):
+    for planned in plan.plan([tiny], "demo", plan.StoredRuns(store)):
         environment = trained.run.environment()
         Entry(planned.spec, "finished", trained.details["step"], trained.metrics, environment).restore(store)
     ledger = Ledger(tmp_path / "results")

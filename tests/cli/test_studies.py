@@ -18,7 +18,7 @@ from dynabound.lab.store import Store
 from dynabound.lab.studies import cost as estimate
 from dynabound.lab.studies import drive
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search_lr
 from helpers.tiny_studies import SVG_ALONE
 
 
@@ -128,9 +128,9 @@ def test_adabound_is_tuned_over_both_step_sizes():
     points = {(lr, option["final_lr"]) for lr in grid.lrs for option in grid.options}
     assert len(points) == 20
     assert (1e-3, 0.1) in points, "the defaults are among them"
-    wanted = search(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
+    wanted = search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
     assert {(spec.lr, spec.options["final_lr"]) for spec in wanted} == points
-    assert search(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
+    assert search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
 
 
 def test_tune_reports_diverged_runs(tmp_path, monkeypatch):

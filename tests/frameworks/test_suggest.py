@@ -43,12 +43,12 @@ LINE = [(x, x.sum(1)) for x in np.random.default_rng(0).normal(size=(20, 32, 8))
     ids=["defaults", "options", "decoupled decay"],
 )
 def test_the_answer_of_torch(ours, torchs):
-    """In float64 every race has the same losses; but torch clips to 1e-6 less than a norm, Optax to the norm."""
+    """In float64 every trial has the same losses; but torch clips to 1e-6 less than a norm, Optax to the norm."""
     start, data = problem()
     found, wanted = suggest([*map(jnp.asarray, start)], loss, data, STEPS, **ours), torch_suggestion(**torchs)
     assert differ(found, wanted) == {}
     np.testing.assert_allclose(found.start, wanted.start, rtol=1e-9)
-    for one, other in zip(found.races, wanted.races, strict=True):
+    for one, other in zip(found.trials, wanted.trials, strict=True):
         assert (one.tests, one.repeat) == (other.tests, other.repeat)
         tolerance = 1e-4 if "clip" in ours else 1e-5  # the difference in clipping grows from step to step
         np.testing.assert_allclose(one.rate, other.rate, rtol=tolerance)
@@ -72,7 +72,7 @@ def test_compiled_once_for_all_rates():
 
     params = jnp.zeros(8)
     suggestion = suggest(params, counted, LINE, 200)
-    assert len(suggestion.races) > 5
+    assert len(suggestion.trials) > 5
     assert traces == 1
     assert not params.any()
 

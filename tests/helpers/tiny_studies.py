@@ -53,7 +53,7 @@ class InProcess:
 
 
 def complete(studies: list[Study], store: Store, engine, listen=lambda event: None) -> None:
-    source = lambda loss: plan.wanted(studies, "demo", store, loss)  # noqa: E731
+    source = lambda loss: plan.wanted(studies, "demo", plan.StoredRuns(store), loss)  # noqa: E731
     drive.complete(source, store, engine, lambda specs: None, listen)
 
 

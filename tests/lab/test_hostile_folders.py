@@ -123,7 +123,7 @@ def test_an_ended_run_with_another_number_of_epochs_is_damaged_and_trained_again
         copy.metrics()
     answer = CliRunner().invoke(app, ["runs", "--json", f"--out={copy.folder.parent}"])
     assert json.loads(answer.stdout)[0]["state"] == "damaged"
-    assert plan.read(Store(copy.folder.parent), SPEC).state == "failed"
+    assert plan.StoredRuns(Store(copy.folder.parent)).read(SPEC).state == "failed"
     result = train(SPEC, Store(copy.folder.parent))
     assert [line["test_loss"] for line in result.metrics] == [line["test_loss"] for line in finished.metrics()]
 
@@ -137,7 +137,7 @@ def test_metrics_without_an_accuracy_come_from_the_checkpoint(key, lost, copy, f
     ]
     (copy.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (copy.folder / "status.json").write_text('{"state": "finished"}')
-    assert copy.metrics() == plan.read(Store(copy.folder.parent), SPEC).metrics == finished.metrics()
+    assert copy.metrics() == plan.StoredRuns(Store(copy.folder.parent)).read(SPEC).metrics == finished.metrics()
     assert CliRunner().invoke(app, ["runs", "show", copy.name, f"--out={copy.folder.parent}"]).exit_code == 0
 
 

@@ -76,7 +76,7 @@ def test_a_run_that_is_there_is_not_replaced(ledger):
 
 def test_unfinished_runs_stay_out(tiny, tmp_path):
     store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
-    spec = plan.plan([tiny], "demo", store)[0].spec
+    spec = plan.plan([tiny], "demo", plan.StoredRuns(store))[0].spec
     with store.run(spec).lock():
         store.run(spec).write_status("failed", error="")
     assert ledgers.add_runs([tiny], "demo", store, ledger) == 0

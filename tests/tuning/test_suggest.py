@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dynabound import AdaBound, AMSBound
-from dynabound.tuning import Race, SuggestError, Suggestion, rule, suggest
-from dynabound.tuning.race import TorchRacer
+from dynabound.tuning import SuggestError, Suggestion, Trial, decide, suggest
+from dynabound.tuning.torch import TorchRunner
 from helpers.regression import examples, mse, regression
 
 
@@ -55,7 +55,7 @@ def test_final_lr_follows_the_curvature_of_a_quadratic(curvature: float) -> None
 
     batches = torch.linspace(0.9, 1.1, 50)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the best rate may lie at the end of the few that 4 races reach
+        warnings.simplefilter("ignore")  # the best rate may lie at the end of the few that 4 trials reach
         found = suggest(Point(), loss, batches, steps=600)
     assert 0.01 / curvature < found.final_lr < 2 * 1.9 / 0.1 / curvature
 
@@ -70,7 +70,7 @@ def test_rates_scale_as_they_must_with_the_loss() -> None:
 
 
 def test_cost_is_at_most_1_4_times_the_training_and_600_steps(found: Suggestion) -> None:
-    assert found.cost == sum(len(race.losses) for race in found.races) <= 1.4 * 280
+    assert found.cost == sum(len(trial.losses) for trial in found.trials) <= 1.4 * 280
     model, batches = regression()
     seen: list[tuple[int, int]] = []
     long = suggest(model, mse, batches, steps=50_000, progress=lambda done, most: seen.append((done, most)))
@@ -78,9 +78,9 @@ def test_cost_is_at_most_1_4_times_the_training_and_600_steps(found: Suggestion)
     assert seen == [(number, 600) for number in range(1, long.cost + 1)]
 
 
-def test_all_races_start_alike(found: Suggestion) -> None:
+def test_all_trials_start_alike(found: Suggestion) -> None:
     """Same weights, batches and dropout: the first losses are equal, bit for bit."""
-    assert {race.losses[0] for race in found.races} == {found.start[0]}
+    assert {trial.losses[0] for trial in found.trials} == {found.start[0]}
 
 
 def test_same_seed_same_answer() -> None:
@@ -91,61 +91,63 @@ def test_same_seed_same_answer() -> None:
     assert answers[0].start != answers[2].start
 
 
-def with_race(found: Suggestion, tests: str, loss: float) -> Suggestion:
-    """The suggestion from the same races, but with another loss in those of a kind."""
-    races = tuple(
-        replace(race, losses=(loss,) * len(race.losses)) if race.tests == tests else race for race in found.races
+def with_trial(found: Suggestion, tests: str, loss: float) -> Suggestion:
+    """The suggestion from the same trials, but with another loss in those of a kind."""
+    trials = tuple(
+        replace(trial, losses=(loss,) * len(trial.losses)) if trial.tests == tests else trial for trial in found.trials
     )
-    lr, final_lr, gamma = rule.decide(found.start, races, found.steps, slice(None))
-    return replace(found, races=races, lr=lr, final_lr=final_lr, gamma=gamma)
+    lr, final_lr, gamma = decide.decide(found.start, trials, found.steps, slice(None))
+    return replace(found, trials=trials, lr=lr, final_lr=final_lr, gamma=gamma)
 
 
 def test_bounds_are_slow_if_that_race_ends_significantly_lower(found: Suggestion) -> None:
     """γ·steps is 10 at the best final rate, or ¼ around the mean of Adam's rates."""
     [adams_rate], [raised] = found.scores("slow"), found.scores("raised")
-    fast, slow = with_race(found, "slow", 1e9), with_race(found, "slow", 0.0)
+    fast, slow = with_trial(found, "slow", 1e9), with_trial(found, "slow", 0.0)
     assert fast.gamma * 280 == pytest.approx(10.0)
     longer = (found.length("final_lr") / 280) ** 0.25
     assert slow.gamma == 0.25 / 280
     assert (slow.lr, slow.final_lr) == (pytest.approx(raised * longer, rel=0.01), pytest.approx(adams_rate * longer))
     assert f"around {adams_rate:.3g}, the mean of Adam's rates lr/√v, ended clearly lower" in str(slow)
-    assert f"Raised to {raised:.3g}, at which slow bounds were raced" in str(slow)
+    assert f"Raised to {raised:.3g}, at which slow bounds were tried" in str(slow)
     assert "a factor of 5 from final_lr" in str(slow)
 
 
 @pytest.mark.parametrize(("share", "taken"), [(0.01, False), (0.015, True)])
 def test_a_larger_lr_has_to_gain_an_eightieth_of_the_fall(found: Suggestion, share: float, taken: bool) -> None:
-    """Every batch of its race lower by the same share of the fall."""
-    best = min((race for race in found.races if race.tests == "final_lr"), key=lambda race: rule.score(race.losses))
-    gain = share * (rule.score(found.start[: len(best.losses)]) - rule.score(best.losses)) / (1 - share)
+    """Every batch of its trial lower by the same share of the fall."""
+    best = min(
+        (trial for trial in found.trials if trial.tests == "final_lr"), key=lambda trial: decide.score(trial.losses)
+    )
+    gain = share * (decide.score(found.start[: len(best.losses)]) - decide.score(best.losses)) / (1 - share)
     lower = tuple(loss - gain for loss in best.losses)
-    races = [replace(race, losses=lower) if race.tests == "raised" else race for race in found.races]
-    assert rule.pays(found.start, races, "raised", ("final_lr",)) == taken
+    trials = [replace(trial, losses=lower) if trial.tests == "raised" else trial for trial in found.trials]
+    assert decide.is_better(found.start, trials, "raised", ("final_lr",)) == taken
 
 
 def test_bounds_are_not_slow_if_that_race_ends_lower_by_chance(found: Suggestion) -> None:
     """One of its batches lower by much, all others higher by a little."""
     best = min(
-        (race for race in found.races if race.tests in ("final_lr", "raised")), key=lambda r: rule.score(r.losses)
+        (trial for trial in found.trials if trial.tests in ("final_lr", "raised")), key=lambda r: decide.score(r.losses)
     )
     losses = [loss + 0.01 for loss in best.losses]
     losses[-1] -= 0.02 * len(losses)
-    races = tuple(replace(race, losses=tuple(losses)) if race.tests == "slow" else race for race in found.races)
-    assert rule.score(losses) < rule.score(best.losses)
-    assert rule.decide(found.start, races, 280, slice(None))[2] == pytest.approx(10 / 280)
-    assert f"lr/√v, did not end clearly lower: at {rule.score(losses):.4g}" in str(replace(found, races=races))
+    trials = tuple(replace(trial, losses=tuple(losses)) if trial.tests == "slow" else trial for trial in found.trials)
+    assert decide.score(losses) < decide.score(best.losses)
+    assert decide.decide(found.start, trials, 280, slice(None))[2] == pytest.approx(10 / 280)
+    assert f"lr/√v, did not end clearly lower: at {decide.score(losses):.4g}" in str(replace(found, trials=trials))
 
 
 def test_the_text_agrees_with_the_answer_where_the_raised_race_is_the_lowest(found: Suggestion) -> None:
     lowest = min(found.scores("final_lr").values())
-    both = with_race(with_race(found, "raised", 0.8 * lowest), "slow", 0.9 * lowest)
+    both = with_trial(with_trial(found, "raised", 0.8 * lowest), "slow", 0.9 * lowest)
     assert both.gamma * 280 == pytest.approx(10.0)
     assert "Taken: the minimum of the parabola" in str(both)
 
 
 def test_repeats_that_disagree_about_the_speed_are_not_averaged(found: Suggestion, monkeypatch: Any) -> None:
     answers = [(0.001, 1.0, 0.25 / 100), (0.004, 0.1, 10 / 100), (0.001, 0.4, 10 / 100)]
-    monkeypatch.setattr(rule, "decide", lambda untrained, races, steps, part: answers[races[0].repeat])
+    monkeypatch.setattr(decide, "decide", lambda untrained, trials, steps, part: answers[trials[0].repeat])
     model, batches = regression(number=84)
     found = suggest(model, mse, batches, steps=100, repeats=3)
     assert (found.lr, found.final_lr, found.gamma) == (0.002, 0.2, 0.1)
@@ -154,8 +156,8 @@ def test_repeats_that_disagree_about_the_speed_are_not_averaged(found: Suggestio
 
 def test_lr_is_raised_if_adabound_ends_significantly_lower(found: Suggestion) -> None:
     [raised] = found.scores("raised")
-    fast = with_race(found, "slow", 1e9)
-    low, high = with_race(fast, "raised", 1e9), with_race(fast, "raised", 0.0)
+    fast = with_trial(found, "slow", 1e9)
+    low, high = with_trial(fast, "raised", 1e9), with_trial(fast, "raised", 0.0)
     assert (low.lr, high.lr) == (pytest.approx(raised / math.sqrt(10), rel=0.01), pytest.approx(raised, rel=0.01))
     assert "not raised" in str(low)
     assert "raised to that" in str(high)
@@ -169,7 +171,7 @@ def test_the_smallest_budget_is_enough() -> None:
 def test_repeats_use_other_batches() -> None:
     model, batches = regression(number=40)
     found = suggest(model, mse, batches, steps=100, repeats=2)
-    assert {race.repeat for race in found.races} == {0, 1}
+    assert {trial.repeat for trial in found.trials} == {0, 1}
     assert len(set(found.start)) == len(found.start) == 40
     assert found.cost <= 400
 
@@ -225,8 +227,8 @@ def test_a_loss_that_never_falls_is_an_error() -> None:
         suggest(model, mse, batches, steps=100)
 
 
-def test_a_best_rate_at_the_end_of_the_races_is_noted(endless: Suggestion) -> None:
-    """A larger budget makes the races longer, but tries no more rates: the note must not promise that."""
+def test_a_best_rate_at_the_end_of_the_trials_is_noted(endless: Suggestion) -> None:
+    """A larger budget makes the trials longer, but tries no more rates: the note must not promise that."""
     with pytest.warns(UserWarning, match="was the largest that was tried; a better one may lie beyond$"):
         longer = suggest(Point(), slope, torch.linspace(0.9, 1.1, 50), steps=280, budget=1000)
     assert longer.scores("lr").keys() == endless.scores("lr").keys()
@@ -236,21 +238,21 @@ def test_a_best_rate_at_the_end_of_the_races_is_noted(endless: Suggestion) -> No
 
 
 def test_final_rates_that_all_diverge_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    race = TorchRacer.race
-    monkeypatch.setattr(TorchRacer, "race", lambda *args: [*race(*args), *([math.nan] if args[-1].gamma else [])])
+    run = TorchRunner.run
+    monkeypatch.setattr(TorchRunner, "run", lambda *args: [*run(*args), *([math.nan] if args[-1].gamma else [])])
     model, batches = regression()
     with pytest.raises(SuggestError, match="AdaBound's loss is not finite at any final rate that was tried"):
         suggest(model, mse, batches, steps=100)
 
 
 def test_a_recurrent_state_of_nan_is_an_error_that_names_reset() -> None:
-    """A carried state that becomes NaN in one race would make all later ones NaN."""
+    """A carried state that becomes NaN in one trial would make all later ones NaN."""
     model, batches = regression()
     carried, calls = 0.0, itertools.count()
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         nonlocal carried
-        carried = math.nan if next(calls) == 56 else carried  # within the third race
+        carried = math.nan if next(calls) == 56 else carried  # within the third trial
         return mse(model, batch) + carried
 
     def reset() -> None:
@@ -262,7 +264,7 @@ def test_a_recurrent_state_of_nan_is_an_error_that_names_reset() -> None:
     reset()
     calls = itertools.count()
     stopped = [
-        race for race in suggest(model, loss, batches, steps=100, reset=reset).races if math.isnan(race.losses[-1])
+        trial for trial in suggest(model, loss, batches, steps=100, reset=reset).trials if math.isnan(trial.losses[-1])
     ]
     assert len(stopped) == 1
 
@@ -315,7 +317,7 @@ def test_json_round_trip(found: Suggestion) -> None:
 
 
 def test_a_race_that_diverged_survives_json(found: Suggestion) -> None:
-    broken = replace(found, races=(*found.races, Race("lr", 99.0, (1.0, math.inf))))
+    broken = replace(found, trials=(*found.trials, Trial("lr", 99.0, (1.0, math.inf))))
     again = Suggestion.from_dict(json.loads(json.dumps(broken.to_dict(), allow_nan=False)))
     assert again.scores("lr")[99.0] == math.inf
 

@@ -17,7 +17,7 @@ from dynabound.cli import errors
 __all__ = ["app"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "suggest": ("suggest", "Find AdaBound's learning rates for a task and model by short races."),
+    "suggest": ("suggest", "Find AdaBound's learning rates for a task and model by short trials."),
     "train": ("runs", "Train one run, or resume it: the same options name the same run."),
     "runs": ("runs", "List, show and remove stored runs."),
     "data": ("runs", "List and download data sets."),

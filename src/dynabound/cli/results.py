@@ -26,6 +26,7 @@ from dynabound.lab.ledger import verify as train_again
 from dynabound.lab.spec import SCALES, RunSpec, describe
 from dynabound.lab.store import Store
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import PEERS, STUDIES, Study, choose
 from dynabound.lab.train import Progress
 
@@ -89,7 +90,7 @@ def report(
             f"{out}: has no runs; run: dynabound reproduce --out {shlex.quote(str(out))}, or give another --out"
         )
     if results and not studies:
-        chosen = ledgers.available_studies(chosen, scale, Store(out / "runs"))
+        chosen = ledgers.available_studies(chosen, scale, StoredRuns(Store(out / "runs")))
     print_report(chosen, scale, out, add_to, as_json)
 
 

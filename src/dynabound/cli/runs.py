@@ -22,6 +22,7 @@ from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
+from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.lab.tasks import catalog, datasets
 from dynabound.lab.tasks.download import check_source
 from dynabound.lab.tasks.download import fetch as fetch_data
@@ -29,7 +30,6 @@ from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
 from dynabound.lab.training import distributed
-from dynabound.lab.training.suggested import suggest_rates, with_rates
 
 __all__ = ["data", "runs", "train"]
 
@@ -51,7 +51,7 @@ def train(
     spec: dict[str, Any],
     saving: dict[str, Any],
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short races (see: suggest).")
+        bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short trials (see: suggest).")
     ] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stored run.")] = None,
     trust: Annotated[

@@ -39,9 +39,9 @@ from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import drive, simulate
 from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.plan import losses, read
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import Study, choose, seeded
-from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search_lr
 
 __all__ = ["reproduce", "tune"]
 
@@ -95,7 +95,7 @@ def reproduce(
     if not plan and (workers or tflops):
         raise CommandError(f"--{'workers' if workers else 'tflops'}: is for --plan; add --plan, or leave it out")
     chosen = choose(studies or [], scale)
-    specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
+    specs = [row.spec(scale) for study in chosen for row in study.rows if row.included(scale)]
     place = _engine(EngineOptions(**engine), _modules(specs))
     store = Store(out / "runs")
     check_readable(out, "--out")
@@ -107,14 +107,15 @@ def reproduce(
         return
     if dry_run:
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
-        print_dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
+        print_dry_run(plans.plan(chosen, scale, StoredRuns(store)), missing, scale, as_json)
         return
     check_ledger(add_to)
     if reuse and _take(chosen, scale, out, Ledger(reuse)):
         specs = []  # nothing is left to train: no data set is needed
     _check(specs, place, EngineOptions(**engine), out)
+    runs = StoredRuns(store)
     failed = _run(
-        lambda loss: plans.wanted(chosen, scale, store, loss),
+        lambda loss: plans.wanted(chosen, scale, runs, loss),
         store,
         place,
         as_json,
@@ -133,7 +134,7 @@ def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> boo
     drive.check((), out, None)
     store = Store(out / "runs")
     echo(f"taken from {ledger.root}: {ledgers.import_runs(chosen, scale, store, ledger)} runs", err=True)
-    return all(run.state in ENDED for run in plans.plan(chosen, scale, store))
+    return all(run.state in ENDED for run in plans.plan(chosen, scale, StoredRuns(store)))
 
 
 def _engine(options: EngineOptions, modules: Sequence[str] = ()) -> LocalEngine | RayEngine:
@@ -263,21 +264,22 @@ def tune(
             check_optimizer(each, device)
     _check(specs, place, EngineOptions(**engine), out)
     failed = _run(plans.tuning(specs, seeds), store, place, as_json)
-    found = {each.optimizer: search(each, losses(store), TUNE_GRIDS) for each in specs}
+    runs = StoredRuns(store)
+    found = {each.optimizer: search_lr(each, runs.losses(), TUNE_GRIDS) for each in specs}
     if as_json:
-        echo_json({name: _found(result, store, seeds) for name, result in found.items()})
+        echo_json({name: _found(result, runs, seeds) for name, result in found.items()})
     else:
         for name, result in found.items():
-            _print_found(name, result, _found(result, store, seeds))
+            _print_found(name, result, _found(result, runs, seeds))
     if failed:
         echo(f"{failed} runs failed; run the same command again to retry them", err=True)
         raise typer.Exit(1)
 
 
-def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
+def _found(result: Search, runs: StoredRuns, seeds: int) -> dict[str, Any]:
     """The runs of a search and the results of its best setting, for JSON."""
-    best, tried = result.best, [(read(store, spec), loss) for spec, loss in result.tried]
-    winner = [read(store, spec) for spec in seeded(best, seeds)] if best else []
+    best, tried = result.best, [(runs.read(spec), loss) for spec, loss in result.tried]
+    winner = [runs.read(spec) for spec in seeded(best, seeds)] if best else []
     final = [run.series("test")[-1] for run in winner if run.state == "finished"]
     return {
         "best": best and best.to_dict(),

@@ -20,7 +20,7 @@ from dynabound.cli.options import DataDir, Device, Fields, Json, Quiet, examples
 from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.training.suggested import suggest_rates, with_rates
+from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
 __all__ = ["suggest", "suggesting"]
@@ -43,7 +43,7 @@ def suggest(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Find AdaBound's learning rates for a task and model by short races.
+    """Find AdaBound's learning rates for a task and model by short trials.
 
     Prints lr, final_lr and gamma with the reason for each, and the command that trains with them.
     """

@@ -1,4 +1,4 @@
-"""``suggest`` for Keras: a second trainer of the same layers runs the races, and the compiled model is restored."""
+"""``suggest`` for Keras: a second trainer of the same layers runs the trials, and the compiled model is restored."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import numpy as np
 from keras import ops
 
 from dynabound.keras.adabound import AdaBound
-from dynabound.tuning.moments import first_guess
-from dynabound.tuning.search import ProgressCallback, Racer, RaceRates, check, search
+from dynabound.tuning.known_rates import final_lr_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
+from dynabound.tuning.trials import ProgressCallback, TrialRates, TrialRunner, check_arguments, suggest_with
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -22,7 +22,7 @@ __all__ = ["SuggestOptions", "suggest"]
 
 
 class SuggestOptions(TypedDict, total=False):
-    """The optimizer's arguments that the races and the training share."""
+    """The optimizer's arguments that the trials and the training share."""
 
     beta_1: float
     beta_2: float
@@ -46,9 +46,9 @@ def suggest(
     progress: ProgressCallback | None = None,
     **options: Unpack[SuggestOptions],
 ) -> LearningRateSuggestion:
-    """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this model by short races, before training.
+    """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this model by short trials, before training.
 
-    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all races. The
+    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all trials. The
     model's weights, its random seeds and its optimizer are restored exactly, also after an exception.
 
     Args:
@@ -84,23 +84,25 @@ def suggest(
         final_learning_rate = ...
         gamma = ...
     """
-    budget = check(steps, budget, repeats, options, SuggestOptions.__annotations__)
+    budget = check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__)
     _check_model(model)
-    racer = KerasRacer(model, options, progress, budget * repeats)
+    runner = KerasRunner(model, options, progress, budget * repeats)
     try:
-        return search(racer, _batches(data, batch_size, seed), steps, budget, repeats, options, LearningRateSuggestion)
+        return suggest_with(
+            runner, _batches(data, batch_size, seed), steps, budget, repeats, options, LearningRateSuggestion
+        )
     finally:
-        racer.rewind()
+        runner.rewind()
 
 
-class KerasRacer(Racer):
+class KerasRunner(TrialRunner):
     """Trains the model through a trainer of its own, whose optimizer has variables for the rates."""
 
     def __init__(
         self, model: keras.Model, options: Mapping[str, Any], progress: ProgressCallback | None, most: int
     ) -> None:
         super().__init__(progress, most)
-        self.optimizer, self.trainer = RacingAdaBound(**options), Trainer(model)
+        self.optimizer, self.trainer = TrialAdaBound(**options), Trainer(model)
         self.trainer.compile(
             optimizer=self.optimizer,
             loss=model.loss,
@@ -119,10 +121,10 @@ class KerasRacer(Racer):
         if keras.backend.backend() == "torch":
             self.trainer.zero_grad(set_to_none=True)
 
-    def start(self, rates: RaceRates | None) -> None:
+    def start(self, rates: TrialRates | None) -> None:
         """Restore the weights and reset the optimizer; without rates the learning rate is 0 and no weight changes."""
         self.rewind()
-        self.rates = rates or RaceRates(0.0, gamma=1.0)  # with γ = 0 the upper bound would be ∞ · 0
+        self.rates = rates or TrialRates(0.0, gamma=1.0)  # with γ = 0 the upper bound would be ∞ · 0
         self.optimizer.restart(self.rates)
 
     def step(self, batch: Any) -> float:
@@ -131,8 +133,8 @@ class KerasRacer(Racer):
         return float(self.trainer.train_on_batch(*batch, return_dict=True)["loss"])
 
     def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the last race, which was one of Adam."""
-        return first_guess(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
+        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
+        return final_lr_from_moments(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
 
 
 class Trainer(keras.Model):  # type: ignore[misc]
@@ -149,15 +151,15 @@ class Trainer(keras.Model):  # type: ignore[misc]
         return self.model(x)
 
 
-class RacingAdaBound(AdaBound):
-    """AdaBound whose rates are variables, so that one compiled step is enough for all races; with γ = 0 it is Adam."""
+class TrialAdaBound(AdaBound):
+    """AdaBound whose rates are variables, so that one compiled step is enough for all trials; with γ = 0 it is Adam."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(base_learning_rate=1.0, **options)
         self.gamma: Any = self.add_variable((), name="gamma")
         self.final_learning_rate: Any = self.add_variable((), name="final_learning_rate")
 
-    def restart(self, rates: RaceRates) -> None:
+    def restart(self, rates: TrialRates) -> None:
         """Reset the state and set these rates."""
         for variable in self.variables:
             variable.assign(ops.zeros(variable.shape, variable.dtype))
@@ -183,7 +185,7 @@ def _check_model(model: keras.Model) -> None:
         raise ValueError("model: must be built, and compiled with a loss; call it once on a batch, and compile() it")
     for name in ("train_step", "compute_loss"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise ValueError(f"model: its class overrides {name}(), but the races train with the compiled loss alone")
+            raise ValueError(f"model: its class overrides {name}(), but the trials train with the compiled loss alone")
 
 
 def _batches(data: Any, batch_size: int, seed: int) -> Iterable[Any]:

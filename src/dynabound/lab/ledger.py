@@ -29,7 +29,7 @@ from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec, is_number
 from dynabound.lab.store import ENDED, Store, parse_json, signed, verified
 from dynabound.lab.studies import suggestions
-from dynabound.lab.studies.plan import plan
+from dynabound.lab.studies.plan import StoredRun, StoredRuns, plan
 from dynabound.lab.studies.recipes import Study
 from dynabound.lab.tasks import catalog, datasets
 from dynabound.lab.train import DECISIVE, Progress, Result, train
@@ -152,6 +152,12 @@ class Ledger:
         path = self.root / _SUGGESTIONS
         return {each.spec.name: each for each in _read(path, Suggested)} if path.exists() else {}
 
+    def runs(self) -> StoredRuns:
+        """Everything in the ledger, read once."""
+        ended = {name: StoredRun(entry.spec, entry.state, entry.metrics, environment=entry.environment)
+                 for name, entry in self.entries().items()}  # fmt: skip
+        return StoredRuns(None, ended, {name: each.suggestion for name, each in self.suggestions().items()})
+
     def require(self) -> None:
         """Raise LabError if there is no run."""
         if not self.entries():
@@ -237,8 +243,9 @@ def import_runs(studies: Sequence[Study], scale: str, store: Store, ledger: Ledg
     for spec in suggestions.missing(studies, scale, store):
         if spec.name in made:
             suggestions.write(spec, made[spec.name].suggestion, store)
+    runs = StoredRuns(store)
     while True:  # the runs of a search decide which ones are needed next
-        lacking = {run.spec.name for run in plan(studies, scale, store) if run.state not in ENDED}
+        lacking = {run.spec.name for run in plan(studies, scale, runs) if run.state not in ENDED}
         found = [entries.pop(name) for name in sorted(lacking) if name in entries]
         if not found:
             return taken
@@ -247,12 +254,12 @@ def import_runs(studies: Sequence[Study], scale: str, store: Store, ledger: Ledg
         taken += len(found)
 
 
-def available_studies(studies: Sequence[Study], scale: str, store: Store) -> list[Study]:
-    """The studies of which ``store`` has ended runs, without those that a ledger cannot show."""
+def available_studies(studies: Sequence[Study], scale: str, runs: StoredRuns) -> list[Study]:
+    """The studies with runs that have ended, without those that a ledger cannot show."""
     return [
         study
         for study in studies
-        if study.name not in NOT_IN_LEDGERS and any(run.state in ENDED for run in plan([study], scale, store))
+        if study.name not in NOT_IN_LEDGERS and any(run.state in ENDED for run in plan([study], scale, runs))
     ]
 
 
@@ -266,7 +273,7 @@ def _ended(studies: Sequence[Study], scale: str, store: Store) -> Iterator[Entry
         found = suggestions.read(spec, store)
         if found:
             yield Suggested(spec, found)
-    for run in plan(studies, scale, store):
+    for run in plan(studies, scale, StoredRuns(store)):
         if run.state in ENDED:
             yield Entry.of(run.spec, store)
 

@@ -1,4 +1,4 @@
-"""``suggest`` for Optax: all races of a pure loss use one jitted step."""
+"""``suggest`` for Optax: all trials of a pure loss use one jitted step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import optax
 
 from dynabound.optax.adabound import adabound
 from dynabound.optax.lens import find
-from dynabound.tuning.moments import first_guess
-from dynabound.tuning.search import ProgressCallback, Racer, RaceRates, check, search
+from dynabound.tuning.known_rates import final_lr_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
+from dynabound.tuning.trials import ProgressCallback, TrialRates, TrialRunner, check_arguments, suggest_with
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -21,7 +21,7 @@ __all__ = ["SuggestOptions", "suggest"]
 
 
 class SuggestOptions(TypedDict, total=False):
-    """The optimizer's arguments that the races and the training share."""
+    """The optimizer's arguments that the trials and the training share."""
 
     b1: float
     b2: float
@@ -43,9 +43,9 @@ def suggest(
     progress: ProgressCallback | None = None,
     **options: Unpack[SuggestOptions],
 ) -> LearningRateSuggestion:
-    """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this loss by short races, before training.
+    """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this loss by short trials, before training.
 
-    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all races.
+    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all trials.
 
     Args:
         params: the parameters that the training starts from.
@@ -78,13 +78,13 @@ def suggest(
         final_learning_rate = ...
         gamma = ...
     """
-    budget = check(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
-    racer = OptaxRacer(params, loss, optimizer, clip, options, progress, budget * repeats)
-    return search(racer, batches, steps, budget, repeats, options, LearningRateSuggestion)
+    budget = check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
+    runner = OptaxRunner(params, loss, optimizer, clip, options, progress, budget * repeats)
+    return suggest_with(runner, batches, steps, budget, repeats, options, LearningRateSuggestion)
 
 
-class OptaxRacer(Racer):
-    """Trains by a pure step whose rates are arguments, so that it is compiled once for all races."""
+class OptaxRunner(TrialRunner):
+    """Trains by a pure step whose rates are arguments, so that it is compiled once for all trials."""
 
     def __init__(
         self,
@@ -99,21 +99,21 @@ class OptaxRacer(Racer):
         super().__init__(progress, most)
         self.first, self.b2, self.eps = params, options.get("b2", 0.999), options.get("eps", 1e-8)
 
-        def transformation(rates: RaceRates) -> optax.GradientTransformation:
+        def transformation(rates: TrialRates) -> optax.GradientTransformation:
             lr, final_lr, gamma = rates
             rule = optimizer(learning_rate=lr, final_learning_rate=final_lr, gamma=gamma, **options)
             return rule if clip is None else optax.chain(optax.clip_by_global_norm(clip), rule)
 
-        def update(params: Any, state: Any, batch: Any, rates: RaceRates) -> tuple[Any, Any, jax.Array]:
+        def update(params: Any, state: Any, batch: Any, rates: TrialRates) -> tuple[Any, Any, jax.Array]:
             value, gradients = jax.value_and_grad(loss)(params, batch)
             updates, state = transformation(rates).update(gradients, state, params)
             return optax.apply_updates(params, updates), state, value
 
-        self.init, self.update = transformation(RaceRates(1.0, gamma=1.0)).init, jax.jit(update)
+        self.init, self.update = transformation(TrialRates(1.0, gamma=1.0)).init, jax.jit(update)
 
-    def start(self, rates: RaceRates | None) -> None:
+    def start(self, rates: TrialRates | None) -> None:
         """Start from the first parameters and a new state; without rates the learning rate is 0: nothing changes."""
-        self.rates = rates or RaceRates(0.0)
+        self.rates = rates or TrialRates(0.0)
         self.params, self.state = self.first, self.init(self.first)
 
     def step(self, batch: Any) -> float:
@@ -122,7 +122,7 @@ class OptaxRacer(Racer):
         return float(value)
 
     def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the last race, which was one of Adam."""
+        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
         state = find(self.state)
         correction = 1 - self.b2 ** int(state.count)
-        return first_guess((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)
+        return final_lr_from_moments((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)

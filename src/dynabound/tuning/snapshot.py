@@ -34,7 +34,7 @@ class Snapshot:
         self._random = _random_states(self._devices)
 
     def rewind(self) -> None:
-        """Restore weights and buffers, and drop all gradients, for the start of a race."""
+        """Restore weights and buffers, and drop all gradients, for the start of a trial."""
         for module, name, buffer in self._slots:
             module._buffers[name] = buffer
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The answer of :func:`dynabound.tuning.suggest`: the numbers, the races behind them, and the reasons."""
+"""The answer of :func:`dynabound.tuning.suggest`: the numbers, the trials behind them, and the reasons."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dynabound._drawing import new_figure
-from dynabound.tuning import rule
-from dynabound.tuning.rule import Race
+from dynabound.tuning import decide
+from dynabound.tuning.decide import Trial
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,16 +31,16 @@ class Suggestion:
     steps: int
     """The length of the planned training."""
     cost: int
-    """Training steps of all races together."""
+    """Training steps of all trials together."""
     start: tuple[float, ...]
-    """Losses of the untrained model on the batches of the races, one repeat after another."""
-    races: tuple[Race, ...]
+    """Losses of the untrained model on the batches of the trials, one repeat after another."""
+    trials: tuple[Trial, ...]
     spread: Mapping[str, float]
     """For each number: the ratio of the largest to the smallest answer when only every other batch is judged."""
     notes: tuple[str, ...] = ()
     """What could not be settled."""
     given: Mapping[str, Any] | None = None
-    """The optimizer's other arguments that the races were run with."""
+    """The optimizer's other arguments that the trials were run with."""
 
     arguments: ClassVar[tuple[str, str]] = "lr", "final_lr"
     """What the optimizer calls the two rates."""
@@ -52,13 +52,13 @@ class Suggestion:
         return {**rates, "gamma": self.gamma, **(self.given or {})}
 
     def scores(self, tests: str, repeat: int = 0) -> dict[float, float]:
-        """From a rate to the mean loss of the last third of its race; infinity where it was not finite."""
-        return {race.rate: rule.score(race.losses) for race in self.races
-                if (race.tests, race.repeat) == (tests, repeat)}  # fmt: skip
+        """From a rate to the mean loss of the last third of its trial; infinity where it was not finite."""
+        return {trial.rate: decide.score(trial.losses) for trial in self.trials
+                if (trial.tests, trial.repeat) == (tests, repeat)}  # fmt: skip
 
     def length(self, tests: str) -> int:
-        """Steps of a race of that kind."""
-        return max(len(race.losses) for race in self.races if race.tests == tests)
+        """Steps of a trial of that kind."""
+        return max(len(trial.losses) for trial in self.trials if trial.tests == tests)
 
     @property
     def explanation(self) -> str:
@@ -66,11 +66,11 @@ class Suggestion:
         rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
         lr, final_lr = self.arguments
         [(adams, slow)], closed = self.scores("slow").items(), self.gamma * self.steps
-        repeats = 1 + max(race.repeat for race in self.races)
+        repeats = 1 + max(trial.repeat for trial in self.trials)
         lines = [
             f"{lr} = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
-            f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
-            f"race is shorter than training and prefers larger rates. {self._raised(closed < 1)}",
+            f"{self._fall('lr')}. Taken: the smallest rate that falls at least {decide.SHARE:.0%} as far, because a "
+            f"trial is shorter than training and prefers larger rates. {self._raised(closed < 1)}",
             f"{final_lr} = {self.final_lr:.3g}: AdaBound, its whole course compressed into {long} steps, ended lowest "
             f"at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow, closed < 1)}",
             f"gamma = {self.gamma:.3g}: {closed:.2g}/steps. At the end of the training the bounds are a factor of "
@@ -79,14 +79,14 @@ class Suggestion:
             f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
         ]
         if repeats > 1:
-            lines.insert(0, f"Geometric means over {repeats} repeats; the races below are those of the first.")
+            lines.insert(0, f"Geometric means over {repeats} repeats; the trials below are those of the first.")
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
     def _raised(self, is_slow: bool) -> str:
         """Whether the rate was raised, and why."""
         [(rate, loss)] = self.scores("raised").items()
         if is_slow:
-            return f"Raised to {rate:.3g}, at which slow bounds were raced, times {self._longer()}."
+            return f"Raised to {rate:.3g}, at which slow bounds were tried, times {self._longer()}."
         pays = self._pays("raised", "final_lr")
         return (
             f"AdaBound {'ended' if pays else 'did not end'} clearly lower at {rate:.3g} ({loss:.4g}): "
@@ -95,27 +95,27 @@ class Suggestion:
 
     def _taken(self, adams_rate: float, slow: float, is_slow: bool) -> str:
         """Which final rate was taken, and why."""
-        race = (
+        trial = (
             f"Bounds that close slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, "
             f"{'ended' if self._pays('slow', 'final_lr', 'raised') else 'did not end'} clearly lower: at {slow:.4g}."
         )
         if is_slow:
-            return f"{race} Taken: that rate, times {self._longer()}, and slow bounds."
+            return f"{trial} Taken: that rate, times {self._longer()}, and slow bounds."
         finals = self.scores("final_lr")
-        inner = rule.least(finals) != _best(finals)
+        inner = decide.best_rate(finals) != _best(finals)
         rate = "the minimum of the parabola through it and its neighbours" if inner else "that rate"
-        return f"Taken: {rate}, times {self._longer()}, because a longer training needs a smaller rate. {race}"
+        return f"Taken: {rate}, times {self._longer()}, because a longer training needs a smaller rate. {trial}"
 
     def _pays(self, tests: str, *others: str) -> bool:
-        """Whether a race of the first repeat ended clearly lower than all of other kinds."""
-        return rule.pays(self.start, [race for race in self.races if not race.repeat], tests, others)
+        """Whether a trial of the first repeat ended clearly lower than all of other kinds."""
+        return decide.is_better(self.start, [trial for trial in self.trials if not trial.repeat], tests, others)
 
     def _longer(self) -> str:
-        return f"({self.length('final_lr')}/{self.steps})^{rule.HORIZON:g}"
+        return f"({self.length('final_lr')}/{self.steps})^{decide.HORIZON:g}"
 
     def _fall(self, tests: str) -> str:
         """From where to where the loss fell, and from which rate on it did not."""
-        scores, start = self.scores(tests), rule.score(self.start[: self.length(tests)])
+        scores, start = self.scores(tests), decide.score(self.start[: self.length(tests)])
         worse = [rate for rate in scores if rate > _best(scores) and scores[rate] >= start]
         limit = f", and not at all from {min(worse):.3g} on" if worse else ""
         return f"from {start:.4g} to {min(scores.values()):.4g}{limit}"
@@ -135,39 +135,41 @@ class Suggestion:
         values = asdict(self)
         values["start"] = list(self.start)
         values["notes"] = list(self.notes)
-        values["races"] = [
-            {**asdict(race), "losses": [loss if math.isfinite(loss) else None for loss in race.losses]}
-            for race in self.races
+        values["trials"] = [
+            {**asdict(trial), "losses": [loss if math.isfinite(loss) else None for loss in trial.losses]}
+            for trial in self.trials
         ]
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The suggestion of a :meth:`to_dict`."""
+        if "races" in values:  # as version 0.2 called the trials
+            values = {("trials" if name == "races" else name): value for name, value in values.items()}
         known = {field.name for field in fields(cls)}
         if set(values) != known:
             raise ValueError(
                 f"fields {sorted(set(values) ^ known)}: a suggestion has exactly {', '.join(sorted(known))}"
             )
-        races = tuple(
-            Race(**{**race, "losses": tuple(math.nan if loss is None else loss for loss in race["losses"])})
-            for race in values["races"]
+        trials = tuple(
+            Trial(**{**trial, "losses": tuple(math.nan if loss is None else loss for loss in trial["losses"])})
+            for trial in values["trials"]
         )
         given = {key: tuple(value) if isinstance(value, list) else value
                  for key, value in (values["given"] or {}).items()}  # fmt: skip
-        return cls(**{**values, "races": races, "start": tuple(values["start"]), "notes": tuple(values["notes"]),
+        return cls(**{**values, "trials": trials, "start": tuple(values["start"]), "notes": tuple(values["notes"]),
                       "given": given})  # fmt: skip
 
     def figure(self) -> Figure:
-        """Loss against rate for both kinds of races, with the choices marked. Needs matplotlib."""
+        """Loss against rate for both kinds of trials, with the choices marked. Needs matplotlib."""
         figure = new_figure(8, 3.2)
         for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
-            chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
-            for repeat in sorted({race.repeat for race in self.races}):
+            chosen, start = getattr(self, tests), decide.score(self.start[: self.length(tests)])
+            for repeat in sorted({trial.repeat for trial in self.trials}):
                 scores = self.scores(tests, repeat)
                 highest = start + 2 * abs(start - min(scores.values()))  # one that diverged would flatten the others
                 rates = sorted(rate for rate, loss in scores.items() if loss < highest)
-                label = "" if repeat else f"{_NAMES[tests]}, raced"
+                label = "" if repeat else f"{_NAMES[tests]}, tried"
                 axes.plot(rates, [scores[rate] for rate in rates], "o-", color="#0072B2", label=label)
             axes.axhline(start, color="#999999", linestyle=":", label="untrained")
             axes.axvline(chosen, color="#D55E00", label=f"taken: {chosen:.3g}")

@@ -25,7 +25,7 @@ from dynabound.lab.report.verdicts import (
     overall,
 )  # fmt: skip
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.studies.plan import Seed
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, STUDIES, Row
 
 SPREAD = (-0.1, 0.0, 0.1)
@@ -39,7 +39,7 @@ def curve(label, values, task="digits", states=None, epochs=4, scale="demo"):
         points = value if isinstance(value, list) else [value] * epochs
         numbers = [x if spec.text else x / 100 for x in points]
         lines = [{f"train_{spec.metric}": x, f"test_{spec.metric}": x, "seconds": 1.0} for x in numbers]
-        seeds.append(Seed(replace(spec, seed=seed), (states or {}).get(seed, "finished"), lines))
+        seeds.append(StoredRun(replace(spec, seed=seed), (states or {}).get(seed, "finished"), lines))
     return Curve(Row("panel", label, "perceptron", "adam"), spec, tuple(seeds))
 
 
@@ -178,7 +178,7 @@ def test_missing_runs_decide_nothing(name):
 def test_claims_are_about_the_curves_of_the_scale(name, scale):
     study = STUDIES[name]
     found = {p: {r.label: curve(r.label, around(95.0), "pydoc" if name == "ptb" else "digits", scale=scale)
-                 for r in study.rows if r.panel == p and r.applies(scale)} for p in study.panels()}  # fmt: skip
+                 for r in study.rows if r.panel == p and r.included(scale)} for p in study.panels()}  # fmt: skip
     checks = claims.check(name, Evidence({p: curves for p, curves in found.items() if curves}))
     assert len(checks) >= 5
     assert len({check.claim for check in checks}) == len(checks)

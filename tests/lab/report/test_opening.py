@@ -7,7 +7,7 @@ import pytest
 from dynabound.lab.report import opening
 from dynabound.lab.report.results import Curve
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.studies.plan import Seed
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, Row
 from dynabound.lab.studies.search import Search
 
@@ -18,8 +18,8 @@ def curve(label, end, seconds=(1.0, 1.0, 1.0), cpus=("A", "A", "A"), workload="p
     """A method with three seeds: final accuracies around ``end``, and the fastest epoch and CPU model of each."""
     spec = RunSpec("digits", epochs=1, scale=scale)
     seeds = tuple(
-        Seed(replace(spec, seed=i), "finished",
-             [{"train_accuracy": 0.9, "test_accuracy": (end + SPREAD[i]) / 100, "seconds": time, "step": 100}], cpu=cpu)
+        StoredRun(replace(spec, seed=i), "finished",
+             [{"train_accuracy": 0.9, "test_accuracy": (end + SPREAD[i]) / 100, "seconds": time, "step": 100}], environment=[{"cpu": cpu}])
         for i, (time, cpu) in enumerate(zip(seconds, cpus, strict=True))
     )  # fmt: skip
     methods = {"SGDM": "sgdm", "AdaBound": "adabound", DEFAULTS["AdaBound"]: "adabound"}

@@ -10,7 +10,7 @@ from dynabound.lab.report.results import Curve
 from dynabound.lab.report.suggested import placings
 from dynabound.lab.report.suggested_figures import CostFigure, CostPanel, Point, RanksFigure
 from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED
-from dynabound.lab.studies.plan import Seed
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, SAME_RATES, STUDIES
 from dynabound.lab.studies.search import runs_to
 from dynabound.tuning import Suggestion
@@ -27,7 +27,8 @@ def curve(row, center, cost=150, states=None):
     spec = row.spec("demo")
     lines = [{"train_accuracy": 0.9, "test_accuracy": (center + x) / 100, "step": STEPS} for x in SPREAD]
     seeds = tuple(
-        Seed(replace(spec, seed=seed), (states or {}).get(seed, "finished"), [line]) for seed, line in enumerate(lines)
+        StoredRun(replace(spec, seed=seed), (states or {}).get(seed, "finished"), [line])
+        for seed, line in enumerate(lines)
     )
     found = Suggestion(0.01, 0.1, 0.01, STEPS, cost, (), (), {}) if row.suggest else None
     return Curve(row, spec, seeds, suggestion=found)

@@ -48,7 +48,7 @@ def test_the_data_behind_the_figure(tiny, done):
     figure, forest = study.figures
     assert [check.claim for check in forest.checks] == [check.claim for check in study.checks if check.low is not None]
     (panel,) = figure.panels
-    assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows if row.applies("demo")]
+    assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows if row.included("demo")]
     for curve in panel.curves:
         for split in ("train", "test"):
             assert [len(seed) for seed in curve.seeds(split)] == [cases.TINY["epochs"]] * 3

@@ -20,9 +20,9 @@ from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.plan import losses
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES, STUDIES, WORKLOADS, choose
-from dynabound.lab.studies.search import GRIDS, search
+from dynabound.lab.studies.search import GRIDS, search_lr
 from dynabound.lab.studies.simulate import estimate_time
 from helpers import tiny_studies as cases
 from helpers import worker
@@ -40,7 +40,7 @@ def test_the_recipes_are_the_papers(scale, monkeypatch):
                 "paper": {"mnist": 2, "cifar10": 4, "ptb": 6}}  # fmt: skip
     monkeypatch.setattr(recipes.Row, "installed", True)
     for name, study in STUDIES.items():
-        rows = [row for row in study.rows if row.applies(scale)]
+        rows = [row for row in study.rows if row.included(scale)]
         assert len(rows) == counts[name] - left_out[scale].get(name, 0)
         for row in rows:
             spec = row.spec(scale)
@@ -56,7 +56,7 @@ def test_adabound_is_suggested_where_the_others_are_searched():
     ranked, defaults = (next(row for row in STUDIES["mnist"].rows if row.label == label)
                         for label in ("AdaBound", DEFAULTS["AdaBound"]))  # fmt: skip
     assert [ranked.suggested(scale) for scale in SCALES] == [True, True, False]
-    assert [defaults.applies(scale) for scale in SCALES] == [True, True, False]
+    assert [defaults.included(scale) for scale in SCALES] == [True, True, False]
     assert not defaults.suggested("demo")
     assert ranked.spec("laptop") == defaults.spec("laptop")
 
@@ -76,7 +76,7 @@ def test_paper_scale_is_the_papers_setup():
 
 def test_the_speed_of_the_bounds_is_multiplied_by_the_pace():
     row = recipes.Row("panel", "label", "perceptron", "adabound", opt={"gamma": 0.01})
-    assert row.spec("demo").options["gamma"] == pytest.approx(0.01 * recipes.PACE["demo"]["perceptron"])
+    assert row.spec("demo").options["gamma"] == pytest.approx(0.01 * recipes.GAMMA_SCALE["demo"]["perceptron"])
     assert row.spec("paper").options["gamma"] == 0.01
 
 
@@ -93,7 +93,7 @@ def test_a_study_is_complete_and_never_run_again(tiny, done):
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
     assert engine.ran == []
-    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", store))
+    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", StoredRuns(store)))
 
 
 def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
@@ -148,7 +148,7 @@ def test_a_search_resumes_and_repeats_nothing(tiny, monkeypatch, tmp_path):
         finally:
             ran += [spec.name for spec in engine.ran]
     assert len(ran) == len(set(ran)) == len(store.runs())
-    found = {curve.row.label: curve for curve in curves(studies[0], "demo", store)}
+    found = {curve.row.label: curve for curve in curves(studies[0], "demo", StoredRuns(store))}
     assert len(found["SGDM"].search.tried) >= len(GRIDS["sgdm"].lrs) + len(GRIDS["sgdm"].fine)
     losses = {spec.name: loss for spec, loss in found["SGDM"].search.tried}
     assert losses[found["SGDM"].spec.name] == min(losses.values())
@@ -165,7 +165,9 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     engine.jobs = 100
     drive.complete(plan.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
     assert engine.ran[:5] == grid
-    assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
+    assert [spec.lr for spec in engine.ran if spec.seed] == [search_lr(grid[0], StoredRuns(store).losses()).best.lr], (
+        "two winners"
+    )
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
 
 
@@ -185,11 +187,11 @@ def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypat
     before = cases.numbers(store)
     (broken,) = [run for run in store.runs() if run.spec().lr == GRIDS["adagrad"].lrs[1]]
     damage(broken)
-    assert losses(store)(broken.spec()) == float("inf")
-    assert losses(store, ())(broken.spec()) is None
+    assert StoredRuns(store).losses()(broken.spec()) == float("inf")
+    assert StoredRuns(store).losses(())(broken.spec()) is None
     assert html.write(summary.build([tiny], "demo", tmp_path), tmp_path).is_file()
     assert estimate_time([study], "demo", store, [1], 1e12)["runs"] == 1
-    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", store)}
+    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", StoredRuns(store))}
     assert [name for name, state in states.items() if state != "finished"] == [broken.name]
     engine = cases.InProcess()
     cases.complete([study], store, engine)

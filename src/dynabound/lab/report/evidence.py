@@ -11,7 +11,7 @@ from dynabound.lab.report.results import Curve
 from dynabound.lab.report.statistics import contrast, mean, std
 from dynabound.lab.report.verdicts import NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, Comparison
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.studies.plan import Seed
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.tasks.catalog import TASKS
 
 __all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "SAME", "Evidence",
@@ -41,10 +41,10 @@ class RunMeasure:
     """A number of a run: an accuracy in percent or a perplexity."""
 
     name: str
-    of: Callable[[Seed], float]
+    of: Callable[[StoredRun], float]
     on_test: bool = True
 
-    def score(self, seed: Seed) -> float:
+    def score(self, seed: StoredRun) -> float:
         """The number on a scale where higher is better: points of accuracy, or percent of perplexity."""
         return -100 * math.log(self.of(seed)) if seed.spec.text else self.of(seed)
 
@@ -54,11 +54,11 @@ def early_epochs(spec: RunSpec) -> int:
     return max(1, spec.epochs // 4)
 
 
-def _early(seed: Seed, split: str) -> float:
+def _early(seed: StoredRun, split: str) -> float:
     return mean(seed.series(split)[: early_epochs(seed.spec)])
 
 
-def _roughness(seed: Seed) -> float:
+def _roughness(seed: StoredRun) -> float:
     """Exp of the mean absolute second difference of the log perplexity, so that its score is in percent."""
     logs = [math.log(value) for value in seed.series("test")]
     bends = [abs(a - 2 * b + c) for a, b, c in zip(logs, logs[1:], logs[2:], strict=False)]

@@ -23,7 +23,7 @@ from dynabound.lab.report.summary import StudyReport
 from dynabound.lab.report.verdicts import FAILS, HOLDS, Check, judge
 from dynabound.lab.spec import SCALES
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies.plan import plan
+from dynabound.lab.studies.plan import StoredRuns, plan
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, WORKLOADS, Study
 
 __all__ = ["build", "write"]
@@ -105,7 +105,7 @@ def _shown(study: Study, found: Sequence[Curve]) -> bool:
 def _under_way(studies: Sequence[Study], scale: str, store: Store) -> Iterator[str]:
     """The comparisons that lack runs."""
     for study in (study for study in studies if study.name in _COMPARED):
-        states = {run.spec.name: run.state for run in plan([study], scale, store)}
+        states = {run.spec.name: run.state for run in plan([study], scale, StoredRuns(store))}
         ended = sum(state in ENDED for state in states.values())
         if 0 < ended < len(states):
             yield f"Incomplete: {study.title}, {scale} scale: {ended} of at least {len(states)} runs have ended.\n"

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies import suggestions
-from dynabound.lab.studies.plan import Seed, gather, losses, read
+from dynabound.lab.studies.plan import StoredRun, StoredRuns, resolve_rows
 from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.studies.search import Search, runs_to
 from dynabound.lab.studies.workloads import FIXED
@@ -23,9 +22,9 @@ class Curve:
 
     row: Row
     spec: RunSpec
-    seeds: tuple[Seed, ...]
+    seeds: tuple[StoredRun, ...]
     search: Search | None = None
-    lost: tuple[Seed, ...] = ()
+    lost: tuple[StoredRun, ...] = ()
     """Runs of the search that failed: the winner was chosen without them."""
     suggestion: Suggestion | None = None
     """The suggestion that the step size comes from, if it was suggested."""
@@ -36,7 +35,7 @@ class Curve:
         return bool(self.seeds) and all(seed.state in ENDED for seed in self.seeds)
 
     @property
-    def finished(self) -> list[Seed]:
+    def finished(self) -> list[StoredRun]:
         """The seeds that finished."""
         return [seed for seed in self.seeds if seed.state == "finished"]
 
@@ -71,10 +70,11 @@ class Curve:
 def curves(study: Study, scale: str, store: Store) -> list[Curve]:
     """The study's curves, from the runs in ``store``."""
     result = []
-    for row, found, specs in gather(study, scale, store, losses(store)):
+    runs = StoredRuns(store)
+    for row, found, specs in resolve_rows(study, scale, runs, runs.losses()):
         best = specs[0] if specs else (found and found.best) or row.spec(scale)
-        tried = [read(store, spec) for spec, loss in found.tried if math.isinf(loss)] if found else []
-        lost = tuple(seed for seed in tried if seed.state == "failed" and seed.spec not in specs)
-        suggested = suggestions.read(row.bounded(scale), store) if row.suggested(scale) else None
-        result.append(Curve(row, best, tuple(read(store, spec) for spec in specs), found, lost, suggested))
+        tried = [runs.read(spec) for spec, loss in found.tried if math.isinf(loss)] if found else []
+        lost = tuple(seed for seed in tried if seed.state in ("failed", "damaged") and seed.spec not in specs)
+        suggested = runs.suggestion(row.bounded(scale)) if row.suggested(scale) else None
+        result.append(Curve(row, best, tuple(runs.read(spec) for spec in specs), found, lost, suggested))
     return result

@@ -29,7 +29,7 @@ def method(label: str) -> str:
 
 
 def tuning_steps(curve: Curve) -> int:
-    """Training steps spent on finding the step size: all runs of its search, or the races of its suggestion."""
+    """Training steps spent on finding the step size: all runs of its search, or the trials of its suggestion."""
     return curve.suggestion.cost if curve.suggestion else curve.search_runs * curve.steps
 
 

@@ -17,7 +17,7 @@ from dynabound.lab.report.results import Curve, curves
 from dynabound.lab.report.tables import MethodTable, metric_name, table
 from dynabound.lab.report.verdicts import Check, overall
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies.plan import Seed
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.studies.recipes import BETAS_TUNED, FIXED, PEERS, Study
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.tasks.optimizers import BOUNDED
@@ -137,7 +137,7 @@ def failures(found: list[Curve]) -> Iterator[Failure]:
     """Runs without a result: those of the curves, and those that a search continued without."""
     for curve in found:
         method = f"{curve.row.panel}: {curve.row.label}"
-        named: list[tuple[str, Seed]] = [(method, seed) for seed in curve.seeds]
+        named: list[tuple[str, StoredRun]] = [(method, seed) for seed in curve.seeds]
         named += [(f"{method}, search at lr {seed.spec.lr:g}", seed) for seed in curve.lost]
         for name, seed in named:
             if seed.state not in ENDED:
@@ -166,7 +166,7 @@ def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
             searched = workload in FIXED[scale]
             how = "found by the paper's search beforehand" if searched else "defaults, not searched for at this scale"
             lines.append(f"step sizes: {how}; {ours}")
-        pace = mine[0].row.pace(scale)
+        pace = mine[0].row.gamma_scale(scale)
         if pace != 1 and any(curve.row.optimizer in BOUNDED and not curve.row.suggested(scale) for curve in mine):
             lines.append(
                 f"bounds of curves without suggested step sizes: γ is {pace:g} times the paper's, because an epoch of "

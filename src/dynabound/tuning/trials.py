@@ -1,4 +1,4 @@
-"""The races that the rule asks for, in any framework: a budget, the batches, and a racer that trains."""
+"""The trials that the rule asks for, in any framework: a budget, the batches, and a runner that trains."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from dynabound._checks import check_number, check_positive
-from dynabound.tuning import rule
-from dynabound.tuning.rule import Race
+from dynabound.tuning import decide
+from dynabound.tuning.decide import Trial
 from dynabound.tuning.suggestion import Suggestion
 
-__all__ = ["ProgressCallback", "RaceRates", "Racer", "SuggestError", "check", "search"]
+__all__ = ["ProgressCallback", "SuggestError", "TrialRates", "TrialRunner", "check_arguments", "suggest_with"]
 
 ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the training to come
-_ADAM_RACES, _ADABOUND_RACES = 6, 7  # at most; the latter share what the former leave, and are 1.4 to 2 times as long
-_UNITS = 16  # a race of Adam takes one of them
-_FEWEST_STEPS = 6  # of a race
+_ADAM_TRIALS, _ADABOUND_TRIALS = 6, 7  # at most; the latter share what the former leave, and are 1.4 to 2 times as long
+_UNITS = 16  # a trial of Adam takes one of them
+_FEWEST_STEPS = 6  # of a trial
 _FEWEST_BATCHES = 5
 _FIRST_LR = 0.01
 
@@ -32,8 +32,8 @@ class SuggestError(RuntimeError):
     """No learning rate can be suggested for this model, loss and data."""
 
 
-class RaceRates(NamedTuple):
-    """The settings of a race."""
+class TrialRates(NamedTuple):
+    """The settings of a trial."""
 
     lr: float
     final_lr: float = 1.0
@@ -41,14 +41,14 @@ class RaceRates(NamedTuple):
     """0: the bounds are 0 and infinity, and AdaBound is Adam."""
 
 
-class Racer(ABC):
+class TrialRunner(ABC):
     """Trains one model for a few steps at a time, always from the same weights, and counts them."""
 
     def __init__(self, progress: ProgressCallback | None, most: int) -> None:
         self.cost, self.most, self.progress = 0, most, progress
 
     @abstractmethod
-    def start(self, rates: RaceRates | None) -> None:
+    def start(self, rates: TrialRates | None) -> None:
         """Restore the weights and make a new optimizer; with None, steps do not change the weights."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class Racer(ABC):
 
     @abstractmethod
     def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the last race, which was one of Adam."""
+        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
 
     def untrained(self, batches: Iterable[Any]) -> list[float]:
         """The losses of the untrained model; SuggestError if one of them is not finite."""
@@ -68,7 +68,7 @@ class Racer(ABC):
                 raise SuggestError(f"loss={value} before training, on batch {number}: must be finite")
         return losses
 
-    def race(self, batches: Iterable[Any], rates: RaceRates) -> list[float]:
+    def run(self, batches: Iterable[Any], rates: TrialRates) -> list[float]:
         """The loss of each step, up to the first that is not finite."""
         self.start(rates)
         losses: list[float] = []
@@ -82,7 +82,7 @@ class Racer(ABC):
         return losses
 
 
-def check(
+def check_arguments(
     steps: int,
     budget: int | None,
     repeats: int,
@@ -94,7 +94,7 @@ def check(
     fewest = _UNITS * _FEWEST_STEPS
     _check_count("steps", steps, fewest, "; shorter trainings leave the bounds no time to close")
     budget = min(_BUDGET, int(_SHARE * steps)) if budget is None else budget
-    _check_count("budget", budget, fewest, f", {_FEWEST_STEPS} steps for the shortest race")
+    _check_count("budget", budget, fewest, f", {_FEWEST_STEPS} steps for the shortest trial")
     _check_count("repeats", repeats, 1)
     if clip is not None:
         check_positive("clip", clip)
@@ -107,8 +107,8 @@ def _check_count(name: str, value: int, fewest: int, why: str = "") -> None:
     check_number(name, value, lambda x: x >= fewest and x.is_integer(), f"an integer >= {fewest}{why}")
 
 
-def search(
-    racer: Racer,
+def suggest_with(
+    runner: TrialRunner,
     batches: Iterable[Any],
     steps: int,
     budget: int,
@@ -116,11 +116,11 @@ def search(
     options: Mapping[str, Any],
     kind: type[Kind],
 ) -> Kind:
-    """Run the races of the rule, ``repeats`` times on different batches, and decide."""
-    size = budget // _ADABOUND_RACES
+    """Run the trials of the rule, ``repeats`` times on different batches, and decide."""
+    size = budget // _ADABOUND_TRIALS
     kept = _keep(batches, size * repeats)
-    parts = [_repeat(racer, kept[size * number :][:size], budget, number) for number in range(repeats)]
-    return _conclude(parts, steps, racer.cost, options, kind)
+    parts = [_repeat(runner, kept[size * number :][:size], budget, number) for number in range(repeats)]
+    return _conclude(parts, steps, runner.cost, options, kind)
 
 
 def _keep(batches: Iterable[Any], number: int) -> list[Any]:
@@ -128,78 +128,78 @@ def _keep(batches: Iterable[Any], number: int) -> list[Any]:
     read = list(islice(iter(batches), number))
     if len(read) < _FEWEST_BATCHES:
         raise ValueError(
-            f"batches: has {len(read)}; must have at least {_FEWEST_BATCHES}, so that chance does not decide races. "
+            f"batches: has {len(read)}; must have at least {_FEWEST_BATCHES}, so that chance does not decide trials. "
             "To train on a single batch, pass itertools.repeat(batch, 100)"
         )
     return (read * -(-number // len(read)))[:number]
 
 
-def _repeat(racer: Racer, batches: Sequence[Any], budget: int, number: int) -> tuple[list[float], list[Race]]:
-    """All races on one set of batches, and the losses of the untrained model on them."""
-    races: list[Race] = []
+def _repeat(runner: TrialRunner, batches: Sequence[Any], budget: int, number: int) -> tuple[list[float], list[Trial]]:
+    """All trials on one set of batches, and the losses of the untrained model on them."""
+    trials: list[Trial] = []
     guesses: dict[float, float] = {}
-    before, length = racer.cost, budget // _UNITS
-    untrained = racer.untrained(batches)
+    before, length = runner.cost, budget // _UNITS
+    untrained = runner.untrained(batches)
 
-    def race(tests: str, rate: float, length: int, rates: RaceRates) -> float:
-        losses = racer.race(batches[:length], rates)
-        races.append(Race(tests, rate, tuple(losses), number))
+    def trial(tests: str, rate: float, length: int, rates: TrialRates) -> float:
+        losses = runner.run(batches[:length], rates)
+        trials.append(Trial(tests, rate, tuple(losses), number))
         if tests == "lr" and math.isfinite(losses[-1]):
-            guesses[rate] = racer.first_guess()
-        return rule.score(losses)
+            guesses[rate] = runner.first_guess()
+        return decide.score(losses)
 
-    start = rule.score(untrained[:length])
-    scores = rule.explore(
-        lambda lr: race("lr", lr, length, RaceRates(lr)),
+    start = decide.score(untrained[:length])
+    scores = decide.explore(
+        lambda lr: trial("lr", lr, length, TrialRates(lr)),
         _FIRST_LR,
-        lambda tried: rule.is_flanked(tried, start),
-        _ADAM_RACES,
+        lambda tried: decide.brackets_lr(tried, start),
+        _ADAM_TRIALS,
     )
     best = min(scores, key=scores.__getitem__)
-    _check_fall(untrained, races, scores)
-    lr, rest = rule.smallest_sufficient(scores, start), (budget - racer.cost + before) // _ADABOUND_RACES
-    finals = rule.explore(
-        lambda final_lr: race("final_lr", final_lr, rest, RaceRates(lr, final_lr, rule.FAST / rest)),
+    _check_fall(untrained, trials, scores)
+    lr, rest = decide.smallest_sufficient(scores, start), (budget - runner.cost + before) // _ADABOUND_TRIALS
+    finals = decide.explore(
+        lambda final_lr: trial("final_lr", final_lr, rest, TrialRates(lr, final_lr, decide.FAST / rest)),
         guesses[best],
-        rule.has_inner_least,
-        _ADABOUND_RACES - 2,
+        decide.brackets_final_lr,
+        _ADABOUND_TRIALS - 2,
     )
-    final_lr, raised = min(finals, key=finals.__getitem__), lr * rule.FACTOR
+    final_lr, raised = min(finals, key=finals.__getitem__), lr * decide.FACTOR
     if not math.isfinite(finals[final_lr]):
         tried = ", ".join(f"{rate:.3g}" for rate in sorted(finals))
         raise SuggestError(f"AdaBound's loss is not finite at any final rate that was tried: {tried}; clip gradients")
-    race("raised", raised, rest, RaceRates(raised, final_lr, rule.FAST / rest))
+    trial("raised", raised, rest, TrialRates(raised, final_lr, decide.FAST / rest))
     nearest = min(guesses, key=lambda rate: abs(math.log(rate / raised)))
     adams_rate = guesses[nearest] * raised / nearest
-    race("slow", adams_rate, rest, RaceRates(raised, adams_rate, rule.SLOW / rest))
-    return untrained, races
+    trial("slow", adams_rate, rest, TrialRates(raised, adams_rate, decide.SLOW / rest))
+    return untrained, trials
 
 
-def _check_fall(untrained: Sequence[float], races: Sequence[Race], scores: Mapping[float, float]) -> None:
-    best = min(races, key=lambda race: scores[race.rate])
+def _check_fall(untrained: Sequence[float], trials: Sequence[Trial], scores: Mapping[float, float]) -> None:
+    best = min(trials, key=lambda trial: scores[trial.rate])
     before = untrained[: len(best.losses)]
-    if math.isfinite(best.losses[-1]) and rule.falls(*map(rule.last_third, (before, best.losses))):
+    if math.isfinite(best.losses[-1]) and decide.loss_decreased(*map(decide.last_third, (before, best.losses))):
         return
     tried = ", ".join(f"{rate:.3g}" for rate in sorted(scores))
     raise SuggestError(
-        f"the loss never falls: {rule.score(before):.4g} before training, at best {min(scores.values()):.4g} after "
-        f"{len(best.losses)} steps of Adam at lr {tried}. Check the loss and the data, or allow longer races: budget="
+        f"the loss never falls: {decide.score(before):.4g} before training, at best {min(scores.values()):.4g} after "
+        f"{len(best.losses)} steps of Adam at lr {tried}. Check the loss and the data, or allow longer trials: budget="
     )
 
 
 def _conclude(
-    parts: Sequence[tuple[list[float], list[Race]]],
+    parts: Sequence[tuple[list[float], list[Trial]]],
     steps: int,
     cost: int,
     options: Mapping[str, Any],
     kind: type[Kind],
 ) -> Kind:
     whole, halves = slice(None), (slice(0, None, 2), slice(1, None, 2))
-    answers = _majority([rule.decide(*part, steps, whole) for part in parts])
-    halved = [rule.decide(*part, steps, half) for part in parts for half in halves]
+    answers = _majority([decide.decide(*part, steps, whole) for part in parts])
+    halved = [decide.decide(*part, steps, half) for part in parts for half in halves]
     lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*answers, strict=True))
     spread = [max(values) / min(values) for values in zip(*halved, strict=True)]
-    notes = tuple(dict.fromkeys(note for _, races in parts for note in _notes(races)))
+    notes = tuple(dict.fromkeys(note for _, trials in parts for note in _notes(trials)))
     for note in notes:
         warnings.warn(note, stacklevel=4)  # the line that calls suggest()
     return kind(
@@ -209,7 +209,7 @@ def _conclude(
         steps=steps,
         cost=cost,
         start=tuple(loss for untrained, _ in parts for loss in untrained),
-        races=tuple(race for _, races in parts for race in races),
+        trials=tuple(trial for _, trials in parts for trial in trials),
         spread=dict(zip(("lr", "final_lr", "gamma"), spread, strict=True)),
         notes=notes,
         given=dict(options),
@@ -217,15 +217,15 @@ def _conclude(
 
 
 def _majority(answers: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
-    """The answers with the speed of the bounds that most repeats chose: a mean of two speeds was never raced."""
+    """The answers with the speed of the bounds that most repeats chose: a mean of two speeds was never tried."""
     gamma = statistics.mode(gamma for *_, gamma in answers)
     return [answer for answer in answers if answer[-1] == gamma]
 
 
-def _notes(races: Sequence[Race]) -> Iterator[str]:
+def _notes(trials: Sequence[Trial]) -> Iterator[str]:
     """Warn where the best rate was at an end of those that were tried."""
     for tests in ("lr", "final_lr"):
-        scores = {race.rate: rule.score(race.losses) for race in races if race.tests == tests}
+        scores = {trial.rate: decide.score(trial.losses) for trial in trials if trial.tests == tests}
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):
             side = "smallest" if best == min(scores) else "largest"

@@ -1,17 +1,19 @@
-"""``final_lr`` from a known learning rate of SGD or of Adam."""
+"""``final_lr`` from a known learning rate of SGD or of Adam. Loads torch and NumPy only where they are used."""
 
 from __future__ import annotations
 
 import math
-
-import torch
-from torch import Tensor
-from torch.optim import Optimizer
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from dynabound._checks import check_number, check_positive
-from dynabound._dtensor import full_tensor
+from dynabound.tuning.trials import SuggestError
 
-__all__ = ["final_lr_from_adam", "final_lr_from_sgd"]
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+__all__ = ["final_lr_from_adam", "final_lr_from_moments", "final_lr_from_sgd"]
 
 
 def final_lr_from_sgd(lr: float, momentum: float = 0.0, dampening: float = 0.0) -> float:
@@ -56,6 +58,8 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
         >>> round(final_lr_from_adam(adam), 6)      # SGD at 0.005 makes the same step: 0.005 · 2 = 0.01
         0.005
     """
+    from dynabound._dtensor import full_tensor
+
     decrease = energy = 0.0
     for group in optimizer.param_groups:
         lr = float(group["lr"])
@@ -75,8 +79,30 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
     return decrease / energy
 
 
+def final_lr_from_moments(moments: Iterable[Any], lr: float, eps: float) -> float:
+    """:func:`final_lr_from_adam` for Optax and Keras: from Adam's second moments, without the bias of the first steps.
+
+    >>> import numpy as np
+    >>> final_lr_from_moments([np.array([4.0, 4.0])], lr=0.01, eps=0.0)
+    0.005
+    """
+    import numpy as np
+
+    decrease = energy = 0.0
+    for moment in moments:
+        v = np.asarray(moment, np.float64)
+        v = v[v > 0]
+        decrease += lr * float((v / (np.sqrt(v) + eps)).sum())
+        energy += float(v.sum())
+    if not energy > 0:
+        raise SuggestError("the loss does not depend on the parameters: all of their gradients are 0")
+    return decrease / energy
+
+
 def _as_real(moment: Tensor) -> Tensor:
     """Real numbers whose sum does not overflow: complex ones as pairs, half precision as float32."""
+    import torch
+
     if moment.is_complex():
         moment = torch.view_as_real(moment)
     return moment if moment.itemsize >= 4 else moment.float()

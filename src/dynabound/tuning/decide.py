@@ -1,15 +1,15 @@
-"""The rule: from short races to learning rates. Pure functions of rates and losses.
+"""The rule: from short trials to learning rates. Pure functions of rates and losses.
 
-A race is a short training with constant settings, from the model's weights, on the same batches as all others. Its
+A trial is a short training with constant settings, from the model's weights, on the same batches as all others. Its
 score is the mean loss of its last third.
 
 * ``lr``: the smallest rate of Adam whose loss falls at least :data:`SHARE` as far as at the best rate.
-* ``final_lr``: AdaBound itself is raced, its whole course compressed into the race. The rate of the least loss, times
-  (length of a race / length of training)^:data:`HORIZON`.
+* ``final_lr``: AdaBound itself is tried, its whole course compressed into the trial. The rate of the least loss, times
+  (length of a trial / length of training)^:data:`HORIZON`.
 * ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends lower with it, significantly and by :data:`GAIN`.
 * ``gamma``: :data:`FAST` / steps.
-* In a last race the bounds close slowly around the mean of Adam's rates α/√v, with the raised ``lr``. If it ends
-  lower than all other races of AdaBound, again significantly and by :data:`GAIN`, these two rates are taken, both
+* In a last trial the bounds close slowly around the mean of Adam's rates α/√v, with the raised ``lr``. If it ends
+  lower than all other trials of AdaBound, again significantly and by :data:`GAIN`, these two rates are taken, both
   multiplied by the same factor as ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
 """
 
@@ -20,16 +20,29 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["FACTOR", "FAST", "GAIN", "HORIZON", "SHARE", "SLOW", "Race", "decide", "explore", "falls", "least", "score"]
+__all__ = [
+    "FACTOR",
+    "FAST",
+    "GAIN",
+    "HORIZON",
+    "SHARE",
+    "SLOW",
+    "Trial",
+    "best_rate",
+    "decide",
+    "explore",
+    "loss_decreased",
+    "score",
+]
 
 FACTOR = math.sqrt(10)
 """Between neighbouring rates."""
 SHARE = 2 / 3
-"""Of the fall at Adam's best rate. A race is shorter than training, so its best rate is too large for training; and the
-curve is flat there, so the best rate depends on chance."""
+"""Of the decrease at Adam's best rate. A trial is shorter than the run, so its best rate is too large for the run; and
+the curve is flat there, so the best rate depends on chance."""
 GAIN = 1 / 80
 """Of the fall: the smallest gain for which a larger ``lr``, or slow bounds, are taken. What gains little in a short
-race can hurt in a long training: with 1.2 % of the fall it hurt on the demo's LSTM of three layers, with 1.3 % it
+trial can hurt in a long training: with 1.2 % of the fall it hurt on the demo's LSTM of three layers, with 1.3 % it
 helped on MNIST."""
 HORIZON = 0.25
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
@@ -41,30 +54,30 @@ normalization in a training of a few hundred steps."""
 
 
 @dataclass(frozen=True)
-class Race:
+class Trial:
     """One short training."""
 
     tests: str
-    """"lr": Adam. "final_lr": AdaBound, its whole course compressed into the race. "raised": the same at the best final
-    rate, with a larger lr. "slow": with that lr, and slow bounds around the mean of Adam's rates α/√v."""
+    """"lr": Adam. "final_lr": AdaBound that becomes SGD within the trial. "raised": the same at the best final rate,
+    with a larger lr. "slow": with that lr, and slow bounds around the mean of Adam's rates α/√v."""
     rate: float
     """``lr`` for "lr" and "raised", ``final_lr`` for the others."""
     losses: tuple[float, ...]
-    """The loss of every step; the last one is not finite if the race was stopped there."""
+    """The loss of every step; the last one is not finite if the trial was stopped there."""
     repeat: int = 0
 
 
 Scores = Mapping[float, float]
-"""From a rate to the score of its race; infinity for one whose loss was not finite."""
+"""From a rate to the score of its trial; infinity for one whose loss was not finite."""
 
 
 def last_third(losses: Sequence[float]) -> Sequence[float]:
-    """The losses that a race is judged by: at least two."""
+    """The losses that a trial is judged by: at least two."""
     return losses[-max(2, len(losses) // 3) :]
 
 
 def score(losses: Sequence[float], part: slice = slice(None)) -> float:
-    """The mean of the last third of a race, or of a part of it; infinity if the race was stopped.
+    """The mean of the last third of a trial, or of a part of it; infinity if the trial was stopped.
 
     >>> score([9.0, 9.0, 9.0, 9.0, 1.0, 3.0]), score([9.0, 9.0, math.nan])
     (2.0, inf)
@@ -72,11 +85,11 @@ def score(losses: Sequence[float], part: slice = slice(None)) -> float:
     return statistics.fmean(last_third(losses)[part]) if math.isfinite(losses[-1]) else math.inf
 
 
-def falls(before: Sequence[float], after: Sequence[float]) -> bool:
+def loss_decreased(before: Sequence[float], after: Sequence[float]) -> bool:
     """Whether the loss fell by more than twice the standard error of the mean difference; False for a single batch.
 
-    >>> falls([2.3, 2.4, 2.2], [2.0, 2.1, 1.9]), falls([2.3, 2.4, 2.2], [2.2, 2.6, 2.1]), falls([2.3], [0.0])
-    (True, False, False)
+    >>> loss_decreased([2.3, 2.4, 2.2], [2.0, 2.1, 1.9]), loss_decreased([2.3, 2.4, 2.2], [2.2, 2.6, 2.1])
+    (True, False)
     """
     differences = [x - y for x, y in zip(before, after, strict=True)]
     if len(differences) < 2:
@@ -86,20 +99,20 @@ def falls(before: Sequence[float], after: Sequence[float]) -> bool:
 
 
 def explore(
-    race: Callable[[float], float], first: float, enough: Callable[[Scores], bool], most: int
+    trial: Callable[[float], float], first: float, enough: Callable[[Scores], bool], most: int
 ) -> dict[float, float]:
-    """Race upwards from ``first`` until the loss rises again, then downwards until ``enough`` holds: ``most`` races.
+    """Trial upwards from ``first`` until the loss rises again, then downwards until ``enough`` holds: ``most`` trials.
 
     >>> valley = lambda rate: abs(math.log10(rate) - 2)
     >>> scores = explore(valley, 1.0, enough=lambda scores: True, most=9)
     >>> [round(rate) for rate in scores]
     [1, 3, 10, 32, 100, 316]
     """
-    scores = {first: race(first)}
+    scores = {first: trial(first)}
     while len(scores) < most and _top_is_best(scores):
-        scores[max(scores) * FACTOR] = race(max(scores) * FACTOR)
+        scores[max(scores) * FACTOR] = trial(max(scores) * FACTOR)
     while len(scores) < most and not (math.isfinite(min(scores.values())) and enough(scores)):
-        scores[min(scores) / FACTOR] = race(min(scores) / FACTOR)
+        scores[min(scores) / FACTOR] = trial(min(scores) / FACTOR)
     return scores
 
 
@@ -108,16 +121,16 @@ def _top_is_best(scores: Scores) -> bool:
 
 
 def _limit(scores: Scores, start: float) -> float:
-    """The score after :data:`SHARE` of the fall of the best race."""
+    """The score after :data:`SHARE` of the fall of the best trial."""
     return start - SHARE * (start - min(scores.values()))
 
 
-def is_flanked(scores: Scores, start: float) -> bool:
+def brackets_lr(scores: Scores, start: float) -> bool:
     """Whether the loss falls too little at the smallest rate, so that :func:`smallest_sufficient` is above it."""
     return scores[min(scores)] > _limit(scores, start)
 
 
-def has_inner_least(scores: Scores) -> bool:
+def brackets_final_lr(scores: Scores) -> bool:
     """Whether the smallest rate is not the best one."""
     return scores[min(scores)] > min(scores.values())
 
@@ -141,10 +154,10 @@ def smallest_sufficient(scores: Scores, start: float) -> float:
     return float(low * (high / low) ** share)
 
 
-def least(scores: Scores) -> float:
-    """The rate of the least loss: the vertex of the parabola through the best race and its neighbours.
+def best_rate(scores: Scores) -> float:
+    """The rate of the least loss: the vertex of the parabola through the best trial and its neighbours.
 
-    >>> least({1.0: 3.0, 10.0: 1.0, 100.0: 3.0})
+    >>> best_rate({1.0: 3.0, 10.0: 1.0, 100.0: 3.0})
     10.0
     """
     rates = sorted(scores)
@@ -159,29 +172,31 @@ def least(scores: Scores) -> float:
     return float(best * (rates[index + 1] / best) ** shift)
 
 
-def pays(
-    untrained: Sequence[float], races: Sequence[Race], tests: str, others: Sequence[str], part: slice = slice(None)
+def is_better(
+    untrained: Sequence[float], trials: Sequence[Trial], tests: str, others: Sequence[str], part: slice = slice(None)
 ) -> bool:
-    """Whether the race of a kind ends lower than the best of other kinds: significantly, and by :data:`GAIN`."""
-    [one] = (race.losses for race in races if race.tests == tests)
-    best = min((race.losses for race in races if race.tests in others), key=score)
+    """Whether the trial of a kind ends lower than the best of other kinds: significantly, and by :data:`GAIN`."""
+    [one] = (trial.losses for trial in trials if trial.tests == tests)
+    best = min((trial.losses for trial in trials if trial.tests in others), key=score)
     if not math.isfinite(one[-1]):
         return False
     gain, fall = score(best, part) - score(one, part), score(untrained[: len(one)], part) - score(one, part)
-    return gain >= GAIN * fall and falls(last_third(best)[part], last_third(one)[part])
+    return gain >= GAIN * fall and loss_decreased(last_third(best)[part], last_third(one)[part])
 
 
-def decide(untrained: Sequence[float], races: Sequence[Race], steps: int, part: slice) -> tuple[float, float, float]:
-    """``lr``, ``final_lr`` and ``gamma`` from the races of one repeat, judged by ``part`` of the last third of each."""
-    lengths = {race.tests: max(len(other.losses) for other in races if other.tests == race.tests) for race in races}
+def decide(untrained: Sequence[float], trials: Sequence[Trial], steps: int, part: slice) -> tuple[float, float, float]:
+    """``lr``, ``final_lr`` and ``gamma`` from the trials of one repeat, judged by ``part`` of their last thirds."""
+    lengths = {
+        trial.tests: max(len(other.losses) for other in trials if other.tests == trial.tests) for trial in trials
+    }
     scores: dict[str, dict[float, float]] = {"lr": {}, "final_lr": {}, "raised": {}, "slow": {}}
-    for race in races:
-        scores[race.tests][race.rate] = score(race.losses, part)
+    for trial in trials:
+        scores[trial.tests][trial.rate] = score(trial.losses, part)
     lr = smallest_sufficient(scores["lr"], score(untrained[: lengths["lr"]], part))
     longer = (lengths["final_lr"] / steps) ** HORIZON
-    if pays(untrained, races, "slow", ("final_lr", "raised"), part):
+    if is_better(untrained, trials, "slow", ("final_lr", "raised"), part):
         [adams_rate] = scores["slow"]
         return lr * FACTOR * longer, adams_rate * longer, SLOW / steps
-    if pays(untrained, races, "raised", ("final_lr",), part):
+    if is_better(untrained, trials, "raised", ("final_lr",), part):
         lr *= FACTOR
-    return lr, least(scores["final_lr"]) * longer, FAST / steps
+    return lr, best_rate(scores["final_lr"]) * longer, FAST / steps
