@@ -12,7 +12,7 @@ SOURCE = Path(dynabound.__file__).parent
 LAYERS = [
     {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html", "_interrupt"},
     {"bounds"},
-    {"_hyperparameters", "_schedules"},
+    {"_rule"},
     {"optim"},
     {"lens", "theory", "tuning"},
     {"integrations", "optax", "keras"},

@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 
 from dynabound._dtensor import is_dtensor, same_placement
 from dynabound.optim import _foreach, _fused, _loop
-from dynabound.optim._scalars import exactly, read_lr, scalars
+from dynabound.optim._scalars import read_lr, scalars, to_float64
 from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
@@ -130,7 +130,7 @@ def _arguments(
         chosen = [[tensors[i] for i in indices] if tensors else [] for tensors in lists]
     steps = chosen[5]
     if count is None:
-        t: int | Tensor = exactly(torch.stack(steps) if len(steps) > 1 else steps[0])
+        t: int | Tensor = to_float64(torch.stack(steps) if len(steps) > 1 else steps[0])
     else:
         t = count
     return *chosen, scalars(group, lr, t + 1, dtype), dtype
