@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-from dynabound._html import html_table
+from dynabound._drawing import html_table
 
 __all__ = ["FAMILIES", "NEEDS", "Bounds", "Certificate", "certificate", "check", "evaluate"]
 
@@ -173,7 +173,7 @@ class Certificate:
 
         It is about convex losses on a bounded set, the step size α/√t (``sqrt_decay=True``) and a β₁ₜ that decays
         (``beta1_decay``), not about a constant step. Of a callable it says something about the first ``checked_until``
-        steps alone: if its bounds do not converge fast enough, M grows with that number.
+        steps only: if its bounds do not converge fast enough, M grows with that number.
         """
         return self.lower_positive and math.isfinite(self.m) and math.isfinite(self.largest_upper)
 

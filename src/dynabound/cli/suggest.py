@@ -14,10 +14,18 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from dynabound._files import write_whole
-from dynabound.cli.checks import check_memory, check_readable
-from dynabound.cli.errors import check_folder
-from dynabound.cli.options import DataDir, Device, Fields, Json, Quiet, examples, expand
-from dynabound.cli.tables import echo, echo_json
+from dynabound.cli.options import (
+    DataDir,
+    Device,
+    Fields,
+    Json,
+    Quiet,
+    check_folder,
+    check_readable,
+    examples,
+    expand,
+)
+from dynabound.cli.output import echo, echo_json
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.studies.suggestions import suggest_rates, with_rates
@@ -49,7 +57,6 @@ def suggest(
     """
     chosen = RunSpec.from_dict(spec)
     check_readable(data_dir, "--data-dir")
-    check_memory(chosen, device)
     if out:
         check_folder(out)
     limit_threads(chosen)

@@ -71,7 +71,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``, which must be registered
             with Keras if the model is to be saved.
         debias: apply Adam's bias corrections.
-        sqrt_decay: divide the clipped rate by √t.
+        sqrt_decay: divide the clipped learning rate by √t.
         beta_1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         weight_decay: as in every Keras optimizer: decoupled, x shrinks by ``1 - learning_rate * weight_decay``. For an
             L2 penalty use the layers' regularizers.

@@ -153,7 +153,7 @@ def scale_by_adabound(
         amsbound: divide by the largest v_t so far. Static.
         bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``. Static.
         debias: apply Adam's bias corrections. Static.
-        sqrt_decay: divide the clipped rate by √t. Static.
+        sqrt_decay: divide the clipped learning rate by √t. Static.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         mu_dtype: dtype of m; None is the parameter's, and float32 for 16-bit parameters. Moments v are never narrower
             than float32.
@@ -216,7 +216,7 @@ def adabound(
         amsbound: divide by the largest v_t so far (AMSBound). Static.
         bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``. Static.
         debias: apply Adam's bias corrections. Static.
-        sqrt_decay: divide the clipped rate by √t. Static.
+        sqrt_decay: divide the clipped learning rate by √t. Static.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         mu_dtype: dtype of the first moment; None is the parameter's, and float32 for 16-bit parameters.
 

@@ -57,7 +57,7 @@ class AdaBound(Optimizer):
         capturable: keep the step count on the parameter's device, so that the step can be captured in a graph.
         differentiable: let autograd record the step.
         debias: apply Adam's bias corrections.
-        sqrt_decay: divide the clipped rate by √t.
+        sqrt_decay: divide the clipped learning rate by √t.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         box: (low, high), to project every parameter onto [low, high].
         state_dtype: dtype of the moments. None: the parameter's, and float32 for bfloat16 and float16 parameters.
