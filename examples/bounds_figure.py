@@ -87,11 +87,12 @@ def label(axes: Axes, last: int) -> None:
 
 
 def main() -> None:
+    """Record, draw and save."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("bounds.png"), help="the figure")
     parser.add_argument("--steps", type=int, default=10_000)
     arguments = parser.parse_args()
-    draw(record(arguments.steps)).savefig(arguments.out, dpi=200, pil_kwargs={"optimize": True})
+    draw(record(arguments.steps)).savefig(arguments.out, dpi=150, pil_kwargs={"optimize": True})
 
 
 if __name__ == "__main__":

@@ -113,7 +113,8 @@ def test_longer_names_lose_whole_parts_and_numbers_last():
 def test_a_name_without_dots_loses_its_middle():
     name = "first_" + "a_parameter_name_that_is_longer_than_a_line_of_a_terminal_" * 2 + "last"
     model = nn.ParameterDict({name: nn.Parameter(torch.ones(4))})
-    (line,) = [line for line in printed(watch(model, AdaBound(model.parameters())), 80).splitlines() if "first_" in line]
+    text = printed(watch(model, AdaBound(model.parameters())), 80)
+    (line,) = [line for line in text.splitlines() if "first_" in line]
     assert re.fullmatch(r"first_\w+…\w+last", line.split()[0])
     assert len(line) <= 80
 
