@@ -129,15 +129,15 @@ def rates_over_time(
 ) -> None:
     """Draw ``max``, ``median`` and ``min`` of ``series`` on a logarithmic axis, and the band between the bounds.
 
-    Points get a marker where there are too few for a line. The limits of the axis are those of the rates: the bounds
-    begin at almost 0 and almost ∞, and would flatten them.
+    Points get a marker where there are too few for a line. The axis shows the rates and the lower bound; of the upper
+    bound, which begins at almost ∞, what is below the largest rate.
     """
     for column, colour, style in (("max", VERMILION, "--"), ("median", BLUE, "-"), ("min", GREEN, ":")):
         axes.plot(times, series[column], style, color=colour, label=column, marker="." if len(times) < 3 else "")
     limits = log_scale(axes, "y")
     if bounds is not None:
         axes.fill_between(times, *bounds, label="between the bounds", **BAND)
-        axes.set_ylim(limits)
+        axes.set_ylim(min([limits[0], *(lower / 1.2 for lower in bounds[0] if lower > 0)]), limits[1])
 
 
 def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figure], version: int = 1) -> list[Path]:

@@ -19,7 +19,8 @@ def curve(label, end, seconds=(1.0, 1.0, 1.0), cpus=("A", "A", "A"), workload="p
     spec = RunSpec("digits", epochs=1, scale=scale)
     seeds = tuple(
         StoredRun(replace(spec, seed=i), "finished",
-             [{"train_accuracy": 0.9, "test_accuracy": (end + SPREAD[i]) / 100, "seconds": time, "step": 100}], environment=[{"cpu": cpu}])
+             [{"train_accuracy": 0.9, "test_accuracy": (end + SPREAD[i]) / 100, "seconds": time, "step": 100}],
+             environment=[{"cpu": cpu}])
         for i, (time, cpu) in enumerate(zip(seconds, cpus, strict=True))
     )  # fmt: skip
     methods = {"SGDM": "sgdm", "AdaBound": "adabound", DEFAULTS["AdaBound"]: "adabound"}

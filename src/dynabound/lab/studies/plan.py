@@ -141,7 +141,7 @@ class Planned:
 
 
 def plan(studies: Iterable[Study], scale: str, runs: StoredRuns) -> list[Planned]:
-    """All runs, in the order of the studies. Before a search has ended, the default learning rate replaces its result."""
+    """All runs, in the order of the studies. Until a search has ended, its learning rate is the default one."""
     planned: list[Planned] = []
     for study in studies:
         for row, found, specs in resolve_rows(study, scale, runs, runs.losses()):
