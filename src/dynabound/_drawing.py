@@ -1,6 +1,7 @@
 """What all figures share: colours, the styles of methods, heat cells, rates over time, logarithmic axes, saving.
 
-Saving is deterministic: the same data makes the same bytes, and what is already drawn is not drawn again.
+Also tables and text in HTML, for notebooks. Saving is deterministic: the same data makes the same bytes, and what is
+already drawn is not drawn again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,3 +192,31 @@ def _fix_layout(figure: Figure) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height))
+
+
+def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with a caption; the first column is left-aligned, the others are right-aligned.
+
+    >>> html_table("a < b", ["x"], [["1"]])
+    '<table><caption>a &lt; b</caption><thead><tr><th style="text-align:left">x</th></tr></thead><tbody>...</table>'
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        sides = ["left", *["right"] * (len(cells) - 1)]
+        parts = (
+            f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for cell, side in zip(cells, sides, strict=True)
+        )
+        return f"<tr>{''.join(parts)}</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    head = f"<caption>{escape(title)}</caption><thead>{line(headings, 'th')}</thead>"
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
+def html_text(text: str) -> str:
+    """Text in a fixed-width font, unchanged.
+
+    >>> html_text("x < 1")
+    '<pre>x &lt; 1</pre>'
+    """
+    return f"<pre>{escape(text)}</pre>"

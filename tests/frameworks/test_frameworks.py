@@ -38,7 +38,7 @@ def test_optax_loads_no_torch():
 
 
 @pytest.mark.parametrize("backend", ["tensorflow", "jax", "torch"])
-def test_keras_loads_its_backend_alone(backend):
+def test_keras_loads_only_its_backend(backend):
     """No more than Keras itself, which for some backends looks at other frameworks too."""
     step = "v = keras.Variable([1.0]); o = {}(); o.build([v]); o.apply([keras.ops.ones(1)])"
     ours = loaded("import keras\nfrom dynabound.keras import AdaBound\n" + step.format("AdaBound"), backend)

@@ -49,7 +49,7 @@ def test_the_answer_of_torch(ours, torchs):
     assert differ(found, wanted) == {}
     np.testing.assert_allclose(found.start, wanted.start, rtol=1e-9)
     for one, other in zip(found.trials, wanted.trials, strict=True):
-        assert (one.tests, one.repeat) == (other.tests, other.repeat)
+        assert (one.kind, one.repeat) == (other.kind, other.repeat)
         tolerance = 1e-4 if "clip" in ours else 1e-5  # the difference in clipping grows from step to step
         np.testing.assert_allclose(one.rate, other.rate, rtol=tolerance)
         np.testing.assert_allclose(one.losses, other.losses, rtol=tolerance)

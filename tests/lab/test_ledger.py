@@ -120,8 +120,8 @@ def test_a_search_is_taken_step_by_step(tiny, tmp_path, monkeypatch):
 
 SUGGESTION = Suggestion.from_dict({
     **{field.name: None for field in dataclasses.fields(Suggestion)},
-    "lr": 0.01, "final_lr": 0.3, "gamma": 0.02, "cost": 40, "steps": 200, "races": [], "start": [2.3], "notes": [],
-    "given": {},
+    "lr": 0.01, "final_lr": 0.3, "gamma": 0.02, "cost": 40, "steps": 200, "trials": [], "reasons": {}, "start": [2.3],
+    "notes": [], "given": {},
 })  # fmt: skip
 
 

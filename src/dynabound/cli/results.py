@@ -15,10 +15,9 @@ from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.progress import TaskID
 
-from dynabound.cli.checks import check_memory, check_optimizer, check_readable, check_unused
-from dynabound.cli.errors import CommandError, check_folder, printable
-from dynabound.cli.options import DataDir, Json, examples, one_of
-from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.cli.options import DataDir, Json, check_folder, check_readable, check_unused, examples, one_of
+from dynabound.cli.output import CommandError, echo, echo_json, print_table, printable
+from dynabound.cli.runs import check_optimizer
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import MOST_POINTS, MOST_RATIO, POINTS, RATIO, SPREADS, Entry, Ledger, Outcome, sample
@@ -202,7 +201,6 @@ def _refusal(spec: RunSpec, trusted: Sequence[str]) -> str:
     if ":" in spec.optimizer and spec.optimizer not in trusted:
         return ""  # it is not trained, and its package not imported
     try:
-        check_memory(spec)
         check_optimizer(spec, "cpu")
     except (CommandError, LabError) as error:
         return str(error)

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import keras
 from keras import ops
 
 from dynabound import bounds as bound_functions
-from dynabound._hyperparameters import check
-from dynabound._schedules import peak
+from dynabound._rule import DEFAULTS, Coefficients, check_arguments, coefficients, peak
 from dynabound.bounds import Bounds
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
 
 __all__ = ["AMSBound", "AdaBound"]
+
+_NUMBERS = ("beta_1", "beta_2", "final_learning_rate", "gamma", "epsilon", "beta_1_decay")
+_OWN = (*_NUMBERS, "base_learning_rate", "amsbound", "bounds", "debias", "sqrt_decay")
+"""The arguments that other Keras optimizers do not have."""
 
 
 class Options(TypedDict, total=False):
@@ -39,15 +42,6 @@ class Options(TypedDict, total=False):
     loss_scale_factor: float | None
     gradient_accumulation_steps: int | None
     name: str
-
-
-class Scalars(NamedTuple):
-    """The numbers that distinguish one update from another."""
-
-    step_size: Any  # α, with the bias corrections, over √t under sqrt_decay
-    lower: Any  # η_l(t)
-    upper: Any  # η_u(t)
-    beta_1: Any  # β₁ₜ
 
 
 @keras.saving.register_keras_serializable(package="dynabound")
@@ -77,7 +71,7 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``, which must be registered
             with Keras if the model is to be saved.
         debias: apply Adam's bias corrections.
-        sqrt_decay: divide the clipped rate by √t.
+        sqrt_decay: divide the clipped learning rate by √t.
         beta_1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         weight_decay: as in every Keras optimizer: decoupled, x shrinks by ``1 - learning_rate * weight_decay``. For an
             L2 penalty use the layers' regularizers.
@@ -116,32 +110,18 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         gradient_accumulation_steps: int | None = None,
         name: str = "adabound",
     ) -> None:
-        check("rate", learning_rate=learning_rate, final_learning_rate=final_learning_rate, epsilon=epsilon)
-        check("beta", beta_1=beta_1, beta_2=beta_2)
-        check("positive", gamma=gamma)
-        check("decay", beta_1_decay=beta_1_decay)
+        arguments = {key: value for key, value in locals().items() if key not in ("self", "__class__")}
+        check_arguments(**{key: arguments[key] for key in ("learning_rate", *_NUMBERS)})
         if weight_decay is not None:
-            check("rate", weight_decay=weight_decay)
+            check_arguments(weight_decay=weight_decay)
         bound_functions.check(bounds)
-        super().__init__(
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            clipnorm=clipnorm,
-            clipvalue=clipvalue,
-            global_clipnorm=global_clipnorm,
-            use_ema=use_ema,
-            ema_momentum=ema_momentum,
-            ema_overwrite_frequency=ema_overwrite_frequency,
-            loss_scale_factor=loss_scale_factor,
-            gradient_accumulation_steps=gradient_accumulation_steps,
-            name=name,
-        )
-        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
-        self.final_learning_rate, self.gamma = final_learning_rate, gamma
-        self.base_learning_rate = _base(learning_rate, base_learning_rate)
-        self.amsbound, self.debias, self.sqrt_decay, self.beta_1_decay = amsbound, debias, sqrt_decay, beta_1_decay
+        arguments["base_learning_rate"] = _base(learning_rate, base_learning_rate)
         # A list, as it comes from a config, would be tracked by Keras.
-        self.bounds = tuple(bounds) if isinstance(bounds, list) else bounds
+        arguments["bounds"] = tuple(bounds) if isinstance(bounds, list) else bounds
+        own = {key: arguments.pop(key) for key in _OWN}
+        super().__init__(**arguments)
+        for key, value in own.items():
+            setattr(self, key, value)
 
     def build(self, variables: list[Any]) -> None:
         """Create the moments of ``variables``: float32 for 16-bit ones."""
@@ -170,19 +150,19 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
 
             torch.update(self, grads, trainable_variables, learning_rate)
         else:
-            scalars = self._scalars(learning_rate)
-            super()._backend_update_step(grads, trainable_variables, scalars)
+            numbers = self._coefficients(learning_rate)
+            super()._backend_update_step(grads, trainable_variables, numbers)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update one variable and its moments."""
-        s = learning_rate if isinstance(learning_rate, Scalars) else self._scalars(learning_rate)
+        s = learning_rate if isinstance(learning_rate, Coefficients) else self._coefficients(learning_rate)
         dtype = _compute_dtype(variable)
         # A Python number is not cast: ops.cast would first round it to Keras's floatx.
-        s = Scalars(*(value if isinstance(value, float) else ops.cast(value, dtype) for value in s))
+        s = Coefficients(*(value if isinstance(value, float) else ops.cast(value, dtype) for value in s))
         gradient = ops.cast(ops.convert_to_tensor(gradient, sparse=False), dtype)
         index = self._get_variable_index(variable)
         m, v = self._first_moments[index], self._second_moments[index]
-        self.assign_add(m, (gradient - m) * (1 - s.beta_1))
+        self.assign_add(m, (gradient - m) * (1 - s.beta1))
         self.assign_add(v, (ops.square(gradient) - v) * (1 - self.beta_2))
         if self.amsbound:
             largest = self._largest_moments[index]
@@ -196,44 +176,34 @@ class AdaBound(keras.optimizers.Optimizer):  # type: ignore[misc]
         else:  # round the result, not the step
             self.assign(variable, ops.cast(ops.cast(variable, dtype) - step, variable.dtype))
 
-    def _scalars(self, learning_rate: Any) -> Scalars:
-        dtype = max(map(_compute_dtype, self._trainable_variables))  # "float64" is after "float32"
-        t = ops.cast(self.iterations + 1, dtype)
-        lr = ops.cast(learning_rate, dtype)
-        beta_1, correction_1 = self._first_moment(t)
-        step_size = lr
-        if self.debias:
-            # 1 − βᵗ loses four digits in float32.
-            step_size = lr * ops.sqrt(-ops.expm1(t * _log(self.beta_2))) / correction_1
-        if self.base_learning_rate > 0:
-            final = self.final_learning_rate / self.base_learning_rate * lr
-        else:  # constructed with a learning rate of 0 and raised later: there is no ratio to scale by
-            final = self.final_learning_rate * ops.cast(lr > 0, dtype)
-        lower, upper = bound_functions.evaluate(self.bounds, self.gamma, t)
-        lower, upper = lower * final, _upper(upper, final, dtype)
-        if self.sqrt_decay:
-            root = ops.sqrt(t)
-            step_size, lower, upper = step_size / root, lower / root, upper / root
-        return Scalars(step_size, lower, upper, beta_1)
+    def group(self) -> dict[str, Any]:
+        """The hyper-parameters under the names of the torch optimizer."""
+        return {
+            **DEFAULTS,  # Keras applies the weight decay itself, and its variables have constraints instead of a box
+            "base_lr": self.base_learning_rate,
+            "betas": (self.beta_1, self.beta_2),
+            "final_lr": self.final_learning_rate,
+            "gamma": self.gamma,
+            "eps": self.epsilon,
+            "amsbound": self.amsbound,
+            "bounds": self.bounds,
+            "debias": self.debias,
+            "sqrt_decay": self.sqrt_decay,
+            "beta1_decay": self.beta_1_decay,
+        }
 
-    def _first_moment(self, t: Any) -> tuple[Any, Any]:
-        """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
-        if isinstance(self.beta_1_decay, str):  # "harmonic"
-            # β₁ᵗ/t! vanishes beside 1 from t = 20 on; Keras has no logarithm of the factorial.
-            table = [1 - self.beta_1**k / math.factorial(k) for k in range(1, 21)]
-            index = ops.cast(ops.minimum(t, 20) - 1, "int32")
-            return self.beta_1 / t, ops.take(ops.convert_to_tensor(table, dtype=t.dtype), index)
-        product = t * _log(self.beta_1)
-        if self.beta_1_decay == 1:
-            return self.beta_1, -ops.expm1(product)
-        beta_1 = self.beta_1 * self.beta_1_decay ** (t - 1)
-        return beta_1, -ops.expm1(product + _log(self.beta_1_decay) * t * (t - 1) / 2)
+    def _coefficients(self, learning_rate: Any) -> Coefficients:
+        dtype = max(map(_compute_dtype, self._trainable_variables))  # "float64" is after "float32"
+        t, lr = ops.cast(self.iterations + 1, dtype), ops.cast(learning_rate, dtype)
+        # Constructed with a learning rate of 0 and raised later, there is no ratio to scale by.
+        ratio = lr / self.base_learning_rate if self.base_learning_rate > 0 else ops.ones_like(lr)
+        # At 0 no variable changes. (Without this, XLA would multiply constants first, and ∞ · 0 is NaN.)
+        final_lr = ops.where(lr > 0, self.final_learning_rate * ratio, ops.zeros_like(lr))
+        return coefficients(_KERAS, t, lr, final_lr, self.group(), _LARGEST[dtype])
 
     def get_config(self) -> dict[str, Any]:
         """All arguments of the constructor, with the resolved ``base_learning_rate``."""
-        names = ["beta_1", "beta_2", "final_learning_rate", "gamma", "epsilon", "base_learning_rate", "amsbound"]
-        names += ["bounds", "debias", "sqrt_decay", "beta_1_decay"]
-        config = {**super().get_config(), **{name: getattr(self, name) for name in names}}
+        config = {**super().get_config(), **{name: getattr(self, name) for name in _OWN}}
         if callable(self.bounds):
             config["bounds"] = keras.saving.serialize_keras_object(self.bounds)
         return config
@@ -276,25 +246,24 @@ _TINY = {"float32": 2.0**-126, "float64": 2.0**-1022}
 _LARGEST = {"float32": (2 - 2.0**-23) * 2.0**127, "float64": (2 - 2.0**-52) * 2.0**1023}
 
 
-def _upper(bound: Any, final: Any, dtype: str) -> Any:
-    """``bound * final``, but never ∞ · 0, which is NaN."""
-    if isinstance(bound, Real):  # not the largest number either: XLA multiplies constants first, and that overflows
-        return bound * final if math.isfinite(bound) else math.inf
-    return ops.minimum(bound, _LARGEST[dtype]) * final
-
-
 def _compute_dtype(variable: Any) -> str:
     return "float64" if keras.backend.standardize_dtype(variable.dtype) == "float64" else "float32"
 
 
-def _log(x: float) -> float:
-    return math.log(x) if x > 0 else -math.inf
+def _lgamma(x: Any) -> Any:
+    """Log Γ(x), which Keras does not have, for integers; from 21 on as for 21: 1/20! vanishes beside 1."""
+    table = [math.lgamma(k) for k in range(1, 22)]
+    return ops.take(ops.convert_to_tensor(table, dtype=x.dtype), ops.cast(ops.minimum(x, 21) - 1, "int32"))
+
+
+_KERAS = SimpleNamespace(sqrt=ops.sqrt, exp=ops.exp, expm1=ops.expm1, log=ops.log, lgamma=_lgamma)
 
 
 def _base(learning_rate: Any, base_learning_rate: float | None) -> float:
     """The learning rate that ``final_learning_rate`` belongs to."""
     if base_learning_rate is not None:
-        check("rate", base_learning_rate=base_learning_rate)
+        if base_learning_rate != 0:
+            check_arguments(base_learning_rate=base_learning_rate)
         return float(base_learning_rate)
     if isinstance(learning_rate, keras.optimizers.schedules.LearningRateSchedule):
         schedule: Any = learning_rate
@@ -302,7 +271,12 @@ def _base(learning_rate: Any, base_learning_rate: float | None) -> float:
             import jax
 
             schedule = jax.jit(learning_rate)  # otherwise Keras's conditionals would be compiled again for every step
-        return peak(lambda step: ops.convert_to_numpy(schedule(step)))
+        try:
+            return peak(lambda step: ops.convert_to_numpy(schedule(step)))
+        except Exception as error:  # of user code: a table of rates, for example, ends somewhere
+            raise ValueError(
+                f"base_learning_rate=None: the schedule cannot be evaluated to find its peak ({error!r}); give the peak"
+            ) from error
     if callable(learning_rate):
         raise ValueError(
             "base_learning_rate=None: must be given if learning_rate is a callable, because the bounds scale with "

@@ -22,7 +22,7 @@ __all__ = ["SuggestOptions", "suggest"]
 
 
 class SuggestOptions(TypedDict, total=False):
-    """The optimizer's arguments that the trials and the training share."""
+    """The optimizer's arguments that the trials and the run share."""
 
     beta_1: float
     beta_2: float
@@ -48,17 +48,17 @@ def suggest(
 ) -> LearningRateSuggestion:
     """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this model by short trials, before training.
 
-    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all trials. The
-    model's weights, its random seeds and its optimizer are restored exactly, also after an exception.
+    The rule is that of ``dynabound.suggest``, described in docs/suggest-why.md. One step is compiled for all trials.
+    The model's weights, its random seeds and its optimizer are restored exactly, also after an exception.
 
     Args:
         model: a built model, compiled with the loss to minimise and any optimizer.
         data: a tuple of arrays ``(x, y)`` or ``(x, y, sample_weight)``, which is shuffled and divided into batches; or
             an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list. Up to
             a seventh of ``budget`` times ``repeats`` batches are kept in memory.
-        steps: the length of the planned training, in optimizer steps.
+        steps: the length of the planned run, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
-        budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
+        budget: training steps to spend in each repeat. None: 1.4 times as many as the run has, but at most 600.
         repeats: the number of repetitions, with other batches; the answer is the geometric mean.
         seed: seed of the order of arrays.
         progress: called with (steps made, largest number of steps) after each step.
@@ -67,7 +67,7 @@ def suggest(
 
     Raises:
         dynabound.tuning.SuggestError: the loss is not finite at the start, does not depend on the weights, or never
-            falls.
+            decreases.
 
     Example:
         >>> import keras
@@ -170,7 +170,7 @@ class TrialAdaBound(AdaBound):
 
     def _backend_update_step(self, grads: list[Any], trainable_variables: list[Any], learning_rate: Any) -> None:
         # Keras's operations on every backend: the torch step does not take variables as rates.
-        super(AdaBound, self)._backend_update_step(grads, trainable_variables, self._scalars(learning_rate))
+        super(AdaBound, self)._backend_update_step(grads, trainable_variables, self._coefficients(learning_rate))
 
     def unbiased_second_moments(self) -> Iterator[np.ndarray[Any, Any]]:
         """The second moments without the bias of the first steps."""
@@ -185,7 +185,7 @@ def _check_model(model: keras.Model) -> None:
         raise ValueError("model: must be built, and compiled with a loss; call it once on a batch, and compile() it")
     for name in ("train_step", "compute_loss"):
         if getattr(type(model), name) is not getattr(keras.Model, name):
-            raise ValueError(f"model: its class overrides {name}(), but the trials train with the compiled loss alone")
+            raise ValueError(f"model: its class overrides {name}(), but the trials train with the compiled loss only")
 
 
 def _batches(data: Any, batch_size: int, seed: int) -> Iterable[Any]:

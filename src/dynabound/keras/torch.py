@@ -34,30 +34,8 @@ def update(optimizer: AdaBound, grads: list[Any], variables: list[Any], learning
         values(optimizer._largest_moments) if optimizer.amsbound else [],
         [step] * len(params),  # Keras has one count for all variables: this copy is not used again
         {
+            **optimizer.group(),
             "lr": float(lr) if on_cpu else torch.as_tensor(lr),
-            "base_lr": optimizer.base_learning_rate,
-            "betas": (optimizer.beta_1, optimizer.beta_2),
-            "final_lr": optimizer.final_learning_rate,
-            "gamma": optimizer.gamma,
-            "eps": optimizer.epsilon,
-            "amsbound": optimizer.amsbound,
-            "bounds": optimizer.bounds,
-            "debias": optimizer.debias,
-            "sqrt_decay": optimizer.sqrt_decay,
-            "beta1_decay": optimizer.beta_1_decay,
             "capturable": not on_cpu,  # so that no number has to be copied from an accelerator
-            **_FIXED,
         },
     )
-
-
-_FIXED: dict[str, Any] = {
-    "weight_decay": 0.0,  # Keras has applied it already
-    "decoupled_weight_decay": False,
-    "maximize": False,
-    "box": None,  # Keras's variables have constraints of their own
-    "foreach": None,
-    "fused": None,
-    "differentiable": False,
-    "state_dtype": None,
-}

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dynabound._checks import check_choice, check_positive, did_you_mean
+from dynabound._drawing import html_text
 from dynabound._extras import need
 from dynabound._files import replacing
-from dynabound._html import html_text
 from dynabound.lens import draw, table
 from dynabound.lens.measure import column_names
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dynabound._drawing import html_table
 from dynabound._extras import need
-from dynabound._html import html_table
 
 _SHAPE = 1  # the column that a narrow terminal does not show
 _CAPTION = "raised to the lower bound, cut to the upper bound"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from numbers import Real
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import jax
@@ -14,8 +14,7 @@ import optax
 from jax.typing import ArrayLike, DTypeLike
 
 from dynabound import bounds as bound_functions
-from dynabound._hyperparameters import check
-from dynabound._schedules import peak
+from dynabound._rule import Coefficients, check_arguments, coefficients, peak
 from dynabound.bounds import Bounds
 
 __all__ = ["ScaleByAdaBoundState", "adabound", "adaboundw", "amsbound", "scale_by_adabound"]
@@ -34,13 +33,7 @@ class ScaleByAdaBoundState(NamedTuple):
     """The largest second moments so far for AMSBound, otherwise None."""
 
 
-class Scalars(NamedTuple):
-    """The numbers that distinguish one update from another."""
-
-    step_size: Any  # α, with the bias corrections, over √t under sqrt_decay
-    lower: Any  # η_l(t)
-    upper: Any  # η_u(t)
-    b1: Any  # β₁ₜ; the number itself where it is constant
+_JAX = SimpleNamespace(sqrt=jnp.sqrt, exp=jnp.exp, expm1=jnp.expm1, log=jnp.log, lgamma=jax.lax.lgamma)
 
 
 @dataclass(frozen=True)
@@ -65,10 +58,8 @@ class Rule:
 
     def __post_init__(self) -> None:
         bound_functions.check(self.bounds)
-        check("rate", learning_rate=self.learning_rate, final_learning_rate=self.final_learning_rate, eps=self.eps)
-        check("beta", b1=self.b1, b2=self.b2)
-        check("positive", gamma=self.gamma)
-        check("decay", beta1_decay=self.beta1_decay)
+        names = ("learning_rate", "b1", "b2", "eps", "final_learning_rate", "gamma", "beta1_decay")
+        check_arguments(**{name: getattr(self, name) for name in names})
 
     def init(self, params: optax.Params) -> ScaleByAdaBoundState:
         """The state before the first update."""
@@ -83,10 +74,10 @@ class Rule:
         """The steps for gradients ``updates``, and the state after them."""
         del params
         dtypes = {leaf.dtype for leaf in jax.tree.leaves(state.nu)}
-        scalars = {dtype: self.scalars(state.count, dtype) for dtype in dtypes}
+        numbers = {dtype: self.coefficients(state.count, dtype) for dtype in dtypes}
 
         def first_moment(g: Any, m: Any, v: Any) -> Any:
-            b1 = scalars[v.dtype].b1
+            b1 = numbers[v.dtype].beta1
             return b1 * m.astype(v.dtype) + (1 - b1) * g.astype(v.dtype)
 
         def second_moment(g: Any, v: Any) -> Any:
@@ -94,7 +85,7 @@ class Rule:
             return (self.b2 * v + (1 - self.b2) * g.astype(v.dtype) ** 2).astype(v.dtype)
 
         def step(g: Any, m: Any, v: Any) -> Any:
-            s = scalars[v.dtype]
+            s = numbers[v.dtype]
             return (jnp.clip(self.unclipped(v, s), s.lower, s.upper) * m).astype(g.dtype)
 
         mu = jax.tree.map(first_moment, updates, state.mu, state.nu)
@@ -104,35 +95,17 @@ class Rule:
         mu = jax.tree.map(lambda m, old: m.astype(old.dtype), mu, state.mu)
         return updates, ScaleByAdaBoundState(optax.safe_increment(state.count), mu, nu, nu_max)
 
-    def scalars(self, count: Any, dtype: Any) -> Scalars:
-        """The scalars of the update that follows ``count`` others, for parameters computed in ``dtype``."""
+    def coefficients(self, count: Any, dtype: Any) -> Coefficients:
+        """The numbers of the update that follows ``count`` others, for parameters computed in ``dtype``."""
         t = optax.safe_increment(count).astype(dtype)
-        step_size = jnp.asarray(value_at(self.learning_rate, count), dtype)
-        final = jnp.asarray(value_at(self.final_learning_rate, count), dtype)
-        final = jnp.where(step_size > 0, final, 0)  # a step at learning rate 0 changes no parameter
-        b1, correction1 = self._first_moment(t)
-        if self.debias:
-            # 1 − βᵗ loses four digits in float32.
-            step_size *= jnp.sqrt(-jnp.expm1(t * _log(self.b2))) / correction1
-        lower, upper = bound_functions.evaluate(self.bounds, self.gamma, t)
-        # An upper bound of infinity (Adam) becomes the largest number: ∞ · 0 would be NaN.
-        lower, upper = lower * final, jnp.minimum(upper, jnp.finfo(dtype).max) * final
-        if self.sqrt_decay:
-            root = jnp.sqrt(t)
-            step_size, lower, upper = step_size / root, lower / root, upper / root
-        return Scalars(step_size, jnp.asarray(lower, dtype), jnp.asarray(upper, dtype), b1)
+        lr = jnp.asarray(value_at(self.learning_rate, count), dtype)
+        final_lr = jnp.asarray(value_at(self.final_learning_rate, count), dtype)
+        final_lr = jnp.where(lr > 0, final_lr, 0)  # a step at learning rate 0 changes no parameter
+        group = {**vars(self), "betas": (self.b1, self.b2)}
+        step_size, lower, upper, b1 = coefficients(_JAX, t, lr, final_lr, group, float(jnp.finfo(dtype).max))
+        return Coefficients(step_size, jnp.asarray(lower, dtype), jnp.asarray(upper, dtype), b1)
 
-    def _first_moment(self, t: Any) -> tuple[Any, Any]:
-        """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
-        product = t * _log(self.b1)
-        if isinstance(self.beta1_decay, str):  # "harmonic"
-            return self.b1 / t, -jnp.expm1(product - jax.scipy.special.gammaln(t + 1))
-        if isinstance(self.beta1_decay, Real) and self.beta1_decay == 1:
-            return self.b1, -jnp.expm1(product)
-        b1 = self.b1 * jnp.power(self.beta1_decay, t - 1)
-        return b1, -jnp.expm1(product + _log(self.beta1_decay) * t * (t - 1) / 2)
-
-    def unclipped(self, nu: Any, s: Scalars) -> Any:
+    def unclipped(self, nu: Any, s: Coefficients) -> Any:
         """The rates before the bounds: α/(√v + ε)."""
         # The smallest normal number vanishes beside any √v > 0; it prevents 0/0 and a derivative of √0 that is NaN.
         return s.step_size / (jnp.sqrt(jnp.maximum(nu, jnp.finfo(nu.dtype).tiny)) + self.eps)
@@ -141,13 +114,6 @@ class Rule:
 def value_at(value: optax.ScalarOrSchedule, count: Any) -> Any:
     """A number, or a schedule's value after ``count`` updates."""
     return value(count) if callable(value) else value
-
-
-def _log(x: Any) -> Any:
-    # In float64 for a Python number: 0.999 in float32 has an error of a hundred-thousandth of 1 − 0.999.
-    if isinstance(x, Real):
-        return math.log(x) if x else -math.inf
-    return jnp.log(x)
 
 
 def scale_by_adabound(
@@ -187,7 +153,7 @@ def scale_by_adabound(
         amsbound: divide by the largest v_t so far. Static.
         bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``. Static.
         debias: apply Adam's bias corrections. Static.
-        sqrt_decay: divide the clipped rate by √t. Static.
+        sqrt_decay: divide the clipped learning rate by √t. Static.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         mu_dtype: dtype of m; None is the parameter's, and float32 for 16-bit parameters. Moments v are never narrower
             than float32.
@@ -199,8 +165,7 @@ def scale_by_adabound(
         >>> tx = optax.chain(optax.clip_by_global_norm(1.0), scale_by_adabound(1e-3), optax.scale(-1.0))
         >>> state = tx.init(jnp.zeros(3))
     """
-    numbers = (learning_rate, b1, b2, eps, final_learning_rate, gamma)
-    rule = Rule(*numbers, bounds, debias, sqrt_decay, beta1_decay, amsbound, mu_dtype)
+    rule = Rule(**locals())
     return optax.GradientTransformation(rule.init, rule.update)
 
 
@@ -251,7 +216,7 @@ def adabound(
         amsbound: divide by the largest v_t so far (AMSBound). Static.
         bounds: a family of ``dynabound.bounds``, or a callable ``step -> (lower, upper)``. Static.
         debias: apply Adam's bias corrections. Static.
-        sqrt_decay: divide the clipped rate by √t. Static.
+        sqrt_decay: divide the clipped learning rate by √t. Static.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         mu_dtype: dtype of the first moment; None is the parameter's, and float32 for 16-bit parameters.
 
@@ -260,26 +225,12 @@ def adabound(
         >>> from dynabound.optax import adabound
         >>> tx = adabound(optax.warmup_cosine_decay_schedule(0.0, 1e-3, 100, 10_000), final_learning_rate=0.1)
     """
-    check("rate", weight_decay=weight_decay)
-    final = scaled_final_rate(learning_rate, final_learning_rate, base_learning_rate)
-    rule = scale_by_adabound(
-        learning_rate,
-        b1,
-        b2,
-        eps,
-        final_learning_rate=final,
-        gamma=gamma,
-        amsbound=amsbound,
-        bounds=bounds,
-        debias=debias,
-        sqrt_decay=sqrt_decay,
-        beta1_decay=beta1_decay,
-        mu_dtype=mu_dtype,
-    )
+    check_arguments(weight_decay=weight_decay)
+    rule = scaled_rule(locals())
     # Without decay, update() needs no params.
     none = isinstance(weight_decay, Real) and weight_decay == 0
     decay = optax.identity() if none else optax.add_decayed_weights(weight_decay, mask)
-    return optax.chain(decay, rule, optax.scale(-1.0))
+    return optax.chain(decay, optax.GradientTransformation(rule.init, rule.update), optax.scale(-1.0))
 
 
 def amsbound(
@@ -334,7 +285,7 @@ def adaboundw(
         >>> from dynabound.optax import adaboundw
         >>> tx = adaboundw(1e-3, weight_decay=1e-2, mask=lambda params: {"w": True, "b": False})
     """
-    check("rate", weight_decay=weight_decay)
+    check_arguments(weight_decay=weight_decay)
     options = {name: value for name, value in locals().items() if name not in ("weight_decay", "mask")}
     scheduled = callable(learning_rate)
     decay = (lambda count: -learning_rate(count) * weight_decay) if scheduled else -learning_rate * weight_decay
@@ -344,6 +295,13 @@ def adaboundw(
 def _keep_dtypes(updates: optax.Updates, params: optax.Params | None) -> optax.Updates:
     # A decay that comes from a schedule is a float32 array, which widens 16-bit updates.
     return jax.tree.map(lambda update, param: update.astype(param.dtype), updates, params)
+
+
+def scaled_rule(arguments: Mapping[str, Any]) -> Rule:
+    """The rule for arguments of :func:`adabound`, whose final learning rate follows the schedule."""
+    options = {field.name: arguments[field.name] for field in fields(Rule) if field.name in arguments}
+    names = ("learning_rate", "final_learning_rate", "base_learning_rate")
+    return Rule(**{**options, "final_learning_rate": scaled_final_rate(*[arguments[name] for name in names])})
 
 
 def scaled_final_rate(
@@ -360,7 +318,7 @@ def scaled_final_rate(
             )
         return final_learning_rate
     if base_learning_rate is not None:
-        check("positive", base_learning_rate=base_learning_rate)
+        check_arguments(base_learning_rate=base_learning_rate)
     else:
         if not callable(learning_rate):
             return final_learning_rate

@@ -12,7 +12,7 @@ import optax
 from jax.typing import ArrayLike
 
 from dynabound.bounds import Bounds
-from dynabound.optax.adabound import Rule, ScaleByAdaBoundState, scaled_final_rate
+from dynabound.optax.adabound import ScaleByAdaBoundState, scaled_rule
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,15 +67,14 @@ def learning_rates(
     beta1_decay: ArrayLike | str = 1.0,
 ) -> LearningRates:
     """The learning rates of the last update before clipping, and the bounds; see :func:`effective_lr`."""
-    final = scaled_final_rate(learning_rate, final_learning_rate, base_learning_rate)
-    rule = Rule(learning_rate, b1, b2, eps, final, gamma, bounds, debias, sqrt_decay, beta1_decay)
+    rule = scaled_rule(locals())
     found = find(state)
     if not isinstance(found.count, jax.core.Tracer) and found.count == 0:
         raise ValueError("state: no update has been made, so there are no learning rates yet")
     nu = found.nu if found.nu_max is None else found.nu_max
-    scalars = {leaf.dtype: rule.scalars(found.count - 1, leaf.dtype) for leaf in jax.tree.leaves(nu)}
-    widest = scalars[max(scalars, key=lambda dtype: dtype.itemsize)]
-    unclipped = jax.tree.map(lambda v: rule.unclipped(v, scalars[v.dtype]), nu)
+    numbers = {leaf.dtype: rule.coefficients(found.count - 1, leaf.dtype) for leaf in jax.tree.leaves(nu)}
+    widest = numbers[max(numbers, key=lambda dtype: dtype.itemsize)]
+    unclipped = jax.tree.map(lambda v: rule.unclipped(v, numbers[v.dtype]), nu)
     return LearningRates(found.count, unclipped, widest.lower, widest.upper)
 
 

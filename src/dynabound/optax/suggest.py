@@ -21,7 +21,7 @@ __all__ = ["SuggestOptions", "suggest"]
 
 
 class SuggestOptions(TypedDict, total=False):
-    """The optimizer's arguments that the trials and the training share."""
+    """The optimizer's arguments that the trials and the run share."""
 
     b1: float
     b2: float
@@ -45,24 +45,24 @@ def suggest(
 ) -> LearningRateSuggestion:
     """Find ``learning_rate``, ``final_learning_rate`` and ``gamma`` for this loss by short trials, before training.
 
-    The rule is that of ``dynabound.suggest``, described in docs/suggest.md. One step is compiled for all trials.
+    The rule is that of ``dynabound.suggest``, described in docs/suggest-why.md. One step is compiled for all trials.
 
     Args:
-        params: the parameters that the training starts from.
+        params: the parameters that the run starts from.
         loss: ``loss(params, batch)`` returns the scalar to minimise; a pure function.
         batches: any iterable; up to a seventh of ``budget`` times ``repeats`` batches are kept in memory.
-        steps: the length of the planned training, in optimizer steps.
+        steps: the length of the planned run, in optimizer steps.
         optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
             ``functools.partial(adaboundw, mask=mask)``.
         clip: largest global norm of the gradient. None: no clipping.
-        budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
+        budget: training steps to spend in each repeat. None: 1.4 times as many as the run has, but at most 600.
         repeats: the number of repetitions, with other batches; the answer is the geometric mean.
         progress: called with (steps made, largest number of steps) after each step.
         options: ``b1``, ``b2``, ``eps``, ``weight_decay``, ``amsbound`` of the optimizer.
 
     Raises:
         dynabound.tuning.SuggestError: the loss is not finite at the start, does not depend on the parameters, or never
-            falls.
+            decreases.
 
     Example:
         >>> import jax

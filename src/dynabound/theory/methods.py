@@ -6,13 +6,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dynabound import _rule as rule
 from dynabound import bounds as bound_functions
-from dynabound._checks import check_choice, check_number, check_positive, require
+from dynabound._checks import check_choice, check_positive, require
 from dynabound.bounds import Bounds
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -94,12 +96,10 @@ class Method:
         check_choice("method", self.name, METHODS)
         for name in ("alpha", "final_lr", "gamma"):
             check_positive(name, getattr(self, name))
-        check_number("eps", self.eps, lambda eps: 0 <= eps < math.inf, "a finite number >= 0")
+        rule.check("eps", self.eps)
         require(self.scheme in SCHEMES, "scheme", self.scheme, "'sqrt' (α/√t) or 'constant' (α)")
         check_betas(self.beta1, self.beta2, coupled=self.components.phi == "average")
-        decay = self.beta1_decay
-        legal = decay == "harmonic" or (not isinstance(decay, str) and 0 < decay <= 1)
-        require(legal, "beta1_decay", decay, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
+        rule.check("beta1_decay", self.beta1_decay)
         bound_functions.check(self.bounds)
         if self.components.clipped and isinstance(self.bounds, str):
             bound_functions.certificate(self.bounds, self.gamma, self.final_lr)  # refuses those that overflow
@@ -142,11 +142,14 @@ def coefficients(method: Method, steps: int) -> Coefficients:
 def _coefficients(method: Method, steps: int) -> Coefficients:
     t = np.arange(1.0, steps + 1)
     ones = np.ones(steps)
-    decay = method.beta1_decay
-    beta1 = method.beta1 / t if isinstance(decay, str) else method.beta1 * decay ** (t - 1)
-    correction = np.sqrt(1 - method.beta2**t) / (1 - np.cumprod(beta1)) if method.debias else ones
+    group = {**vars(method), "betas": (method.beta1, method.beta2), "sqrt_decay": False}
     lower, upper = bound_arrays(method, steps) if method.components.clipped else (0 * ones, np.inf * ones)
-    return Coefficients(beta1, correction, lower, upper, np.sqrt(t) if method.scheme == "sqrt" else ones)
+    numbers = rule.coefficients(_NUMPY, t, 1.0, 1.0, {**group, "bounds": ("constant", 0.0, 1.0)})
+    root = np.sqrt(t) if method.scheme == "sqrt" else ones
+    return Coefficients(ones * numbers.beta1, ones * numbers.step_size, lower, upper, root)
+
+
+_NUMPY = SimpleNamespace(sqrt=np.sqrt, exp=np.exp, lgamma=np.vectorize(math.lgamma))
 
 
 def bound_arrays(method: Method, steps: int) -> tuple[Floats, Floats]:

@@ -36,7 +36,7 @@ def final_lr_from_sgd(lr: float, momentum: float = 0.0, dampening: float = 0.0) 
 
 
 def final_lr_from_adam(optimizer: Optimizer) -> float:
-    """The ``final_lr`` whose SGD lowers the loss as fast as this Adam, to first order, from Adam's state alone.
+    """The ``final_lr`` whose SGD lowers the loss as fast as this Adam, to first order, from only Adam's state.
 
     Adam divides the learning rate of element i by √v_i. One step lowers the loss by Σ α/(√v_i + ε)·g_i², one step of
     SGD by α*·Σ g_i². With v as the mean of g², both are equal at::

@@ -14,7 +14,7 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """Everything that short trainings may change, with one copy of the trained parameters and of the buffers.
+    """Everything that trials may change, with one copy of the trained parameters and of the buffers.
 
     Gradients are kept and not copied: a backward pass makes new ones. Parameters that are not trained are not copied
     either.

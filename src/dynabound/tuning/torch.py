@@ -33,7 +33,7 @@ _RATES = ("lr", "final_lr", "gamma", "bounds")
 
 
 class SuggestOptions(TypedDict, total=False):
-    """The optimizer's arguments that the trials and the training share."""
+    """The optimizer's arguments that the trials and the run share."""
 
     betas: tuple[float, float]
     eps: float
@@ -72,7 +72,7 @@ def suggest(
     """Find ``lr``, ``final_lr`` and ``gamma`` of AdaBound for this model by short trials, before training.
 
     First Adam is tried at a few rates, then AdaBound at a few final rates, all from the model's current weights and
-    on the same batches; docs/suggest.md has the rule. The model, its gradients, its mode and all random states are
+    on the same batches; docs/suggest-why.md has the rule. The model, its gradients, its mode and all random states are
     restored exactly, also after an exception. With ``torch.distributed`` every rank must call it, and gets the same
     answer.
 
@@ -80,19 +80,19 @@ def suggest(
         model: the model to train. Its trained parameters and buffers are copied once.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
         batches: any iterable, such as a DataLoader; ``budget`` / 7 · ``repeats`` batches are kept in memory.
-        steps: the length of the planned training, in optimizer steps.
+        steps: the length of the planned run, in optimizer steps.
         params: parameters or param groups to be trained, without rates. None: all that require gradients.
         clip: largest norm of the gradient. None: no clipping.
         reset: called before each trial and after the last, to clear state that ``loss`` itself keeps, such as a
             recurrent state.
-        budget: training steps to spend in each repeat. None: 1.4 times as many as the training has, but at most 600.
+        budget: training steps to spend in each repeat. None: 1.4 times as many as the run has, but at most 600.
         repeats: the number of repetitions, with other batches; the answer is the geometric mean.
         seed: seed of dropout, and of the batches if they are drawn from torch's global generator.
         progress: called with (steps made, largest number of steps) after each step.
         options: ``betas``, ``eps``, ``weight_decay``, ``amsbound``, ``decoupled_weight_decay`` of the optimizer.
 
     Raises:
-        SuggestError: the loss is not finite at the start, does not depend on the parameters, or never falls.
+        SuggestError: the loss is not finite at the start, does not depend on the parameters, or never decreases.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""The trials that the rule asks for, in any framework: a budget, the batches, and a runner that trains."""
+"""Which trials are run, in any framework: a budget, the batches, and a runner that trains."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from dynabound._checks import check_number, check_positive
 from dynabound.tuning import decide
-from dynabound.tuning.decide import Trial
+from dynabound.tuning.decide import Decision, Trial
 from dynabound.tuning.suggestion import Suggestion
 
 __all__ = ["ProgressCallback", "SuggestError", "TrialRates", "TrialRunner", "check_arguments", "suggest_with"]
@@ -20,7 +20,7 @@ __all__ = ["ProgressCallback", "SuggestError", "TrialRates", "TrialRunner", "che
 ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
-_BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the training to come
+_BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the run
 _ADAM_TRIALS, _ADABOUND_TRIALS = 6, 7  # at most; the latter share what the former leave, and are 1.4 to 2 times as long
 _UNITS = 16  # a trial of Adam takes one of them
 _FEWEST_STEPS = 6  # of a trial
@@ -92,7 +92,7 @@ def check_arguments(
 ) -> int:
     """The budget, after checking that all numbers are valid and all options known."""
     fewest = _UNITS * _FEWEST_STEPS
-    _check_count("steps", steps, fewest, "; shorter trainings leave the bounds no time to close")
+    _check_count("steps", steps, fewest, "; in a shorter run the bounds have no time to close")
     budget = min(_BUDGET, int(_SHARE * steps)) if budget is None else budget
     _check_count("budget", budget, fewest, f", {_FEWEST_STEPS} steps for the shortest trial")
     _check_count("repeats", repeats, 1)
@@ -141,10 +141,10 @@ def _repeat(runner: TrialRunner, batches: Sequence[Any], budget: int, number: in
     before, length = runner.cost, budget // _UNITS
     untrained = runner.untrained(batches)
 
-    def trial(tests: str, rate: float, length: int, rates: TrialRates) -> float:
+    def trial(kind: str, rate: float, length: int, rates: TrialRates) -> float:
         losses = runner.run(batches[:length], rates)
-        trials.append(Trial(tests, rate, tuple(losses), number))
-        if tests == "lr" and math.isfinite(losses[-1]):
+        trials.append(Trial(kind, rate, tuple(losses), number))
+        if kind == "lr" and math.isfinite(losses[-1]):
             guesses[rate] = runner.first_guess()
         return decide.score(losses)
 
@@ -156,7 +156,7 @@ def _repeat(runner: TrialRunner, batches: Sequence[Any], budget: int, number: in
         _ADAM_TRIALS,
     )
     best = min(scores, key=scores.__getitem__)
-    _check_fall(untrained, trials, scores)
+    _check_decrease(untrained, trials, scores)
     lr, rest = decide.smallest_sufficient(scores, start), (budget - runner.cost + before) // _ADABOUND_TRIALS
     finals = decide.explore(
         lambda final_lr: trial("final_lr", final_lr, rest, TrialRates(lr, final_lr, decide.FAST / rest)),
@@ -175,15 +175,15 @@ def _repeat(runner: TrialRunner, batches: Sequence[Any], budget: int, number: in
     return untrained, trials
 
 
-def _check_fall(untrained: Sequence[float], trials: Sequence[Trial], scores: Mapping[float, float]) -> None:
+def _check_decrease(untrained: Sequence[float], trials: Sequence[Trial], scores: Mapping[float, float]) -> None:
     best = min(trials, key=lambda trial: scores[trial.rate])
     before = untrained[: len(best.losses)]
     if math.isfinite(best.losses[-1]) and decide.loss_decreased(*map(decide.last_third, (before, best.losses))):
         return
     tried = ", ".join(f"{rate:.3g}" for rate in sorted(scores))
     raise SuggestError(
-        f"the loss never falls: {decide.score(before):.4g} before training, at best {min(scores.values()):.4g} after "
-        f"{len(best.losses)} steps of Adam at lr {tried}. Check the loss and the data, or allow longer trials: budget="
+        f"the loss never decreases: {decide.score(before):.4g} before training, at best {min(scores.values()):.4g} "
+        f"after {len(best.losses)} steps of Adam at lr {tried}. Check loss and data, or allow longer trials: budget="
     )
 
 
@@ -194,10 +194,10 @@ def _conclude(
     options: Mapping[str, Any],
     kind: type[Kind],
 ) -> Kind:
-    whole, halves = slice(None), (slice(0, None, 2), slice(1, None, 2))
-    answers = _majority([decide.decide(*part, steps, whole) for part in parts])
-    halved = [decide.decide(*part, steps, half) for part in parts for half in halves]
-    lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*answers, strict=True))
+    answers = _majority([decide.decide(*part, steps) for part in parts])
+    numbers, halves = [answer[:3] for answer in answers], (slice(0, None, 2), slice(1, None, 2))
+    halved = [decide.decide(*part, steps, half)[:3] for part in parts for half in halves]
+    lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*numbers, strict=True))
     spread = [max(values) / min(values) for values in zip(*halved, strict=True)]
     notes = tuple(dict.fromkeys(note for _, trials in parts for note in _notes(trials)))
     for note in notes:
@@ -211,22 +211,23 @@ def _conclude(
         start=tuple(loss for untrained, _ in parts for loss in untrained),
         trials=tuple(trial for _, trials in parts for trial in trials),
         spread=dict(zip(("lr", "final_lr", "gamma"), spread, strict=True)),
+        reasons=answers[0].reasons,
         notes=notes,
         given=dict(options),
     )
 
 
-def _majority(answers: list[tuple[float, float, float]]) -> list[tuple[float, float, float]]:
+def _majority(answers: Sequence[Decision]) -> list[Decision]:
     """The answers with the speed of the bounds that most repeats chose: a mean of two speeds was never tried."""
-    gamma = statistics.mode(gamma for *_, gamma in answers)
-    return [answer for answer in answers if answer[-1] == gamma]
+    gamma = statistics.mode(answer.gamma for answer in answers)
+    return [answer for answer in answers if answer.gamma == gamma]
 
 
 def _notes(trials: Sequence[Trial]) -> Iterator[str]:
     """Warn where the best rate was at an end of those that were tried."""
-    for tests in ("lr", "final_lr"):
-        scores = {trial.rate: decide.score(trial.losses) for trial in trials if trial.tests == tests}
+    for kind in ("lr", "final_lr"):
+        scores = {trial.rate: decide.score(trial.losses) for trial in trials if trial.kind == kind}
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):
             side = "smallest" if best == min(scores) else "largest"
-            yield f"{tests}: the best rate, {best:.3g}, was the {side} that was tried; a better one may lie beyond"
+            yield f"{kind}: the best rate, {best:.3g}, was the {side} that was tried; a better one may lie beyond"

@@ -200,6 +200,17 @@ def test_bad_hyperparameters(name, value):
         AMSBound(amsbound=False)
 
 
+class Table(keras.optimizers.schedules.LearningRateSchedule):
+    def __call__(self, step):
+        return [1e-3, 1e-2, 1e-3][int(step)]
+
+
+def test_a_schedule_without_an_end_to_search_needs_its_peak():
+    with pytest.raises(ValueError, match=r"base_learning_rate=None: .*IndexError.*; give the peak"):
+        AdaBound(Table())
+    assert AdaBound(Table(), base_learning_rate=1e-2).base_learning_rate == 1e-2
+
+
 @pytest.fixture
 def double(monkeypatch):
     """Compute in float64, which Keras makes float32 in some operations on JAX and torch, whatever floatx is."""

@@ -35,7 +35,7 @@ def test_the_answer_of_torch():
     found, wanted = suggest(model, data, STEPS), torch_suggestion()
     assert differ(found, wanted) == {}
     np.testing.assert_allclose(found.start, wanted.start, rtol=1e-5)
-    assert [trial.tests for trial in found.trials] == [trial.tests for trial in wanted.trials]
+    assert [trial.kind for trial in found.trials] == [trial.kind for trial in wanted.trials]
 
 
 def test_the_model_is_left_as_it_was():

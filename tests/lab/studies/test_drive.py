@@ -12,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app, studies
+from dynabound.cli.output import terminate
 from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.report import pages, summary
@@ -318,14 +319,15 @@ def test_a_command_that_was_stopped_says_how_to_resume(
     arguments, during, number, code, word, tiny, done, tmp_path, monkeypatch
 ):
     # A shell starts background jobs with SIGINT ignored, and their children inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(signal.SIGTERM)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
+    before = {each: signal.signal(each, handler) for each, handler in handlers.items()}
     shutil.copytree(done, tmp_path / "copy")
     monkeypatch.setattr(*during, lambda *_: signal.raise_signal(number))
     result = run(*arguments, "--out", str(tmp_path / "copy"))
-    signal.signal(signal.SIGINT, before[0])
+    for each, handler in before.items():
+        signal.signal(each, handler)
     assert result.exit_code == code
     assert result.stderr.splitlines()[-1] == f"dynabound: {word}; run the same command again to resume"
-    assert signal.getsignal(signal.SIGTERM) is before[1]
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():

@@ -1,10 +1,11 @@
-"""Suggested step sizes of AdaBound and AMSBound: computed once for each workload, stored beside the runs.
+"""Suggested learning rates of AdaBound and AMSBound: found on a run's own model and batches, stored beside the runs.
 
-Adam can use the initial step size, and SGD the final one.
+Adam can use the initial learning rate, and SGD the final one.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import warnings
@@ -27,24 +28,22 @@ from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import Training, random_states_kept
 from dynabound.tuning import SuggestError, Suggestion, suggest
 
-__all__ = ["apply", "compute", "missing", "needed", "read", "stand_in", "suggest_rates", "with_rates", "write"]
-
-_OLD = frozenset({"spec", "suggestion"})  # the keys of files that have no checksum
-_UNKNOWN = 0.0101  # a γ, or a step size, that no recipe has: the run must differ from the one at the defaults
+__all__ = ["PendingSpec", "apply", "compute", "missing", "needed", "pending", "read", "suggest_rates", "with_rates",
+           "write"]  # fmt: skip
 
 _FOUND = ("final_lr", "gamma")
 _OPTIONS = ("betas", "eps", "decoupled_weight_decay")
 
 
 def _path(spec: RunSpec, store: Store) -> Path:
-    """The file, named after the run with the default step sizes: the suggestion depends on nothing else."""
+    """The file, named after the run with the default learning rates: the suggestion depends on nothing else."""
     return store.root.parent / "suggestions" / f"{spec.name}.json"
 
 
 def read(spec: RunSpec, store: Store) -> Suggestion | None:
     """The suggestion for ``spec``; None if it does not exist yet, or is damaged."""
     try:
-        stored = verified(parse_json(read_regular(_path(spec, store)), dict), _OLD)
+        stored = verified(parse_json(read_regular(_path(spec, store)), dict))
         found = Suggestion.from_dict(stored["suggestion"])
         with_rates(spec, found)  # raises if the numbers cannot be rates
         if RunSpec.from_dict(stored["spec"]) != spec:
@@ -55,7 +54,7 @@ def read(spec: RunSpec, store: Store) -> Suggestion | None:
 
 
 def apply(row: Row, scale: str, found: Suggestion | None) -> RunSpec | None:
-    """The run of ``row`` with the suggested step sizes; None if there are none yet."""
+    """The run of ``row`` with the suggested learning rates; None if there are none yet."""
     spec, bounded = row.spec(scale), row.bounded(scale)
     if found is None:
         return None
@@ -65,28 +64,35 @@ def apply(row: Row, scale: str, found: Suggestion | None) -> RunSpec | None:
     return replace(spec, lr=suggested.lr if spec.optimizer == "adam" else suggested.options["final_lr"])
 
 
-def stand_in(spec: RunSpec) -> RunSpec:
-    """A placeholder for the run whose step sizes are not known yet, so that it is counted."""
-    if "gamma" in spec.options:
-        return replace(spec, opt={**spec.options, "gamma": _UNKNOWN})
-    return replace(spec, lr=_UNKNOWN)
+class PendingSpec(RunSpec):
+    """A run whose learning rates have not been suggested yet: it can be counted, and is never trained or stored."""
+
+    @functools.cached_property
+    def name(self) -> str:
+        """Unlike the name of any run."""
+        return f"pending-{RunSpec(**self.to_dict()).name}"
+
+
+def pending(spec: RunSpec) -> PendingSpec:
+    """A placeholder for the run that will have suggested learning rates."""
+    return PendingSpec(**spec.to_dict())
 
 
 def needed(studies: Iterable[Study], scale: str) -> list[RunSpec]:
-    """The specs whose step sizes are suggested."""
+    """The specs whose learning rates are suggested."""
     rows = [row for study in studies for row in study.rows if row.included(scale) and row.suggested(scale)]
     return list(dict.fromkeys(row.bounded(scale) for row in rows))
 
 
 def missing(studies: Iterable[Study], scale: str, store: Store) -> list[RunSpec]:
-    """The specs whose step sizes are still to be suggested."""
+    """The specs whose learning rates are still to be suggested."""
     return [spec for spec in needed(studies, scale) if read(spec, store) is None]
 
 
 def compute(
     spec: RunSpec, store: Store, data_dir: str | Path | None = None, device: str = "cpu", jobs: int = 1
 ) -> Suggestion:
-    """Suggest the step sizes of ``spec`` with its own model and batches, as one of ``jobs`` processes; store them."""
+    """Suggest learning rates for ``spec`` with its own model and batches, as one of ``jobs`` processes; store them."""
     torch.set_num_threads(threads(spec, jobs))
     obtain(spec.task, data_dir)  # with Ray, this machine may not have the data yet
     found = suggest_rates(spec, data_dir=data_dir, device=device)
@@ -111,12 +117,12 @@ def suggest_rates(
     device: str = "cpu",
     progress: Callable[[int, int], object] | None = None,
 ) -> Suggestion:
-    """Suggest lr, final_lr and gamma for ``spec``, or for a training of ``steps`` steps; LabError if it fails."""
+    """Suggest lr, final_lr and gamma for ``spec``, or for a run of ``steps`` steps; LabError if it fails."""
     if spec.optimizer not in BOUNDED:
         raise LabError(f"optimizer={spec.optimizer!r}: suggestions are for {' and '.join(BOUNDED)}")
     options = {name: value for name, value in spec.options.items() if name not in _FOUND}
     for name in options.keys() - set(_OPTIONS):
-        raise LabError(f"opt {name}: suggestions are made with {', '.join(_OPTIONS)} alone; leave it out")
+        raise LabError(f"opt {name}: suggestions are made with {', '.join(_OPTIONS)} only; leave it out")
     where = distributed.local_device(device)
     data = datasets.load(spec.task, data_dir)
     with random_states_kept(where), warnings.catch_warnings():
@@ -139,10 +145,10 @@ def suggest_rates(
                 **options,
             )
         except (SuggestError, ValueError) as error:
-            raise LabError(f"no step sizes for {spec.task} {spec.model} {spec.optimizer}: {error}") from error
+            raise LabError(f"no learning rates for {spec.task} {spec.model} {spec.optimizer}: {error}") from error
 
 
 def with_rates(spec: RunSpec, found: Suggestion) -> RunSpec:
-    """``spec`` with the suggested step sizes, rounded to three digits, which exceeds their accuracy."""
+    """``spec`` with the suggested learning rates, rounded to three digits, which exceeds their accuracy."""
     lr, final_lr, gamma = (float(f"{value:.3g}") for value in (found.lr, found.final_lr, found.gamma))
     return replace(spec, lr=lr, opt={**spec.options, "final_lr": final_lr, "gamma": gamma})
