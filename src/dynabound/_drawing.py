@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FILE_KINDS = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+FILE_KINDS = tuple(_METADATA)
 _STYLE = {"font.size": 10, "figure.autolayout": False, "figure.constrained_layout.use": False}
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, BLACK, GREY = (
@@ -156,21 +157,28 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
         pass  # damaged or missing
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)  # if the process is killed before the last line, the figure is drawn again
-    with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
-        figure = draw()
-        _fix_layout(figure)
-        drawn = []
-        for path, (kind, metadata) in zip(paths, FILE_KINDS.items(), strict=True):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=130, metadata=metadata)
-            drawn.append(buffer.getvalue())
-            write_whole(path, drawn[-1], durable=False)
-    contents = json.dumps({"digest": digest, "sha256": _sums(drawn), **data})
+    drawn = render(name, draw, FILE_KINDS)
+    for path, file in zip(paths, drawn.values(), strict=True):
+        write_whole(path, file, durable=False)
+    contents = json.dumps({"digest": digest, "sha256": _sums(drawn.values()), **data})
     write_whole(record, contents.encode(), durable=False)
     return paths
 
 
-def _sums(files: list[bytes]) -> list[str]:
+def render(name: str, draw: Callable[[], Figure], kinds: Iterable[str]) -> dict[str, bytes]:
+    """The contents of a figure's files, by kind; the same figure makes the same bytes."""
+    files = {}
+    with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure = draw()
+        _fix_layout(figure)
+        for kind in kinds:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=130, metadata=_METADATA[kind])
+            files[kind] = buffer.getvalue()
+    return files
+
+
+def _sums(files: Iterable[bytes]) -> list[str]:
     """The checksum of each file."""
     return [hashlib.sha256(contents).hexdigest() for contents in files]
 

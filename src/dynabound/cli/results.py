@@ -101,34 +101,36 @@ def check_ledger(folder: Path | None) -> None:
 
 
 def _markdown(studies: Sequence[Study], results: Path, path: Path) -> None:
-    from dynabound.lab.report.markdown import write
+    from dynabound.lab.report import pages, read, summary
 
     ledger = Ledger(results)
-    ledger.require()
-    figures = write(studies, ledger, path)
+    entries = ledger.entries()
+    scales = [scale for scale in reversed(SCALES) if any(entry.spec.scale == scale for entry in entries.values())]
+    chosen = [study for study in studies if study.name not in ledgers.NOT_IN_LEDGERS]
+    authors = read.read_authors(ledger.root)
+    report = summary.build(chosen, scales, ledger.runs(), authors=authors, only_ended=True)
+    figures = pages.write_markdown(report, ledger, path)
     echo(f"the results: {path}, with {figures} figures in {path.parent / 'figures'}")
 
 
 def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | None, as_json: bool) -> None:
     """Write the page, print a table of verdicts, and add the runs to a ledger."""
-    from dynabound.lab.report import html, summary
+    from dynabound.lab.report import pages, summary
 
-    report = summary.build(chosen, scale, out)
-    path = html.write(report, out)
+    report = summary.build(chosen, [scale], StoredRuns(Store(out / "runs")), out / "theory")
+    path = pages.write_html(report, out)
     if add_to:
         added = ledgers.add_runs(chosen, scale, Store(out / "runs"), Ledger(add_to))
         echo(f"added to {add_to}: {added} runs and suggestions", err=True)
     if as_json:
-        plain = [html.as_dict(study) for study in report.studies]
+        plain = [pages.as_dict(study) for study in report.studies]
         echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
         return
     rows = []
     for study in report.studies:
-        counts = html.paper_claims(study)
-        comparable = sum(counts.values()) - counts["none"]
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
-        rows.append((study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states))
-    print_table(("study", "verdict", "claims", "runs"), rows)
+        rows.append((study.name, study.headline, states))
+    print_table(("study", "claims", "runs"), rows)
     echo(f"the report: {printable(path)}")
 
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from dynabound.lab.report import html
+from dynabound.lab.report import pages
 from dynabound.lab.report.summary import build
 from dynabound.lab.spec import SCALES
 from dynabound.lab.store import Store
@@ -97,8 +97,8 @@ def test_from_the_suggestion_to_the_page(study, tmp_path):
     (spec,) = suggestions.missing([study], "demo", store)
     cost = suggestions.compute(spec, store).cost
     cases.complete([study], store, cases.InProcess())
-    report = build([study], "demo", tmp_path)
-    page = html.write(report, tmp_path).read_text()
+    report = build([study], ["demo"], StoredRuns(store))
+    page = pages.write_html(report, tmp_path).read_text()
     (mine,) = report.studies
     assert mine.runs == {"finished": 14}
     assert any("not installed, and left out: Schedule-free AdamW; pip install" in line for line in mine.settings)
@@ -108,7 +108,7 @@ def test_from_the_suggestion_to_the_page(study, tmp_path):
     assert steps["AdaBound"] == steps[SAME_RATES["adam"]] == 200 + cost
     assert steps[DEFAULTS["AdaBound"]] == steps["Prodigy"] == 200
     assert sorted(rank for own in ranks.ranks.values() for rank in own)[0] == 1
-    assert f"{cost} steps" in next(check.measured for check in mine.checks if "at most 600" in check.claim)
+    assert f"{cost} steps" in next(check.measured for check in mine.verdicts if "at most 600" in check.claim)
     assert "<b>Ours:</b>" in page
     assert "<b>The paper:</b>" not in page
     assert json.loads((tmp_path / "demo" / "report.json").read_text())["studies"][0]["ours"] is True
