@@ -49,11 +49,3 @@ def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:
     """Replace ``path`` atomically by a file with ``contents``."""
     with replacing(path, durable) as file:
         file.write(contents)
-
-
-def total_memory() -> float:
-    """The machine's memory in bytes; infinity where the system does not say."""
-    try:
-        return float(os.sysconf("SC_PHYS_PAGES")) * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return float("inf")

@@ -47,7 +47,7 @@ def study(monkeypatch, tmp_path):
 
 def test_a_published_study_is_not_trained_again(study, tmp_path, monkeypatch):
     monkeypatch.setattr("dynabound.lab.studies.drive.complete", lambda source, store, *rest: None)
-    monkeypatch.setattr("dynabound.lab.report.pages.write_html", lambda report, out: out / "report.html")  # draws for seconds
+    monkeypatch.setattr("dynabound.lab.report.pages.write_html", lambda report, out: out / "report.html")
     out, more = tmp_path / "again", tmp_path / "more"
     result = run("reproduce", "mnist", "--reuse", study.root, "--add-to", more, "--out", out, "--jobs", 1)
     assert result.exit_code == 0, result.output

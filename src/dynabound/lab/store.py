@@ -129,15 +129,6 @@ class Run:
             repair = f"repair it with: dynabound train --resume {self.name} {_out(self.folder.parent)}"
             return {"state": "damaged", "error": f"{path}: {_reason(error)}; {repair}"}
 
-    def stamp(self) -> tuple[tuple[int, int], ...]:
-        """A value that changes whenever the status or the metrics are written."""
-        found = []
-        for name in ("status.json", "metrics.jsonl"):
-            with contextlib.suppress(OSError):
-                stat = (self.folder / name).stat()
-                found.append((stat.st_mtime_ns, stat.st_size))
-        return tuple(found)
-
     def metrics(self, repair: bool = False) -> list[dict[str, Any]]:
         """One dict per epoch. If the file is damaged, they come from the checkpoint; ``repair`` writes them back."""
         path, status = self.folder / "metrics.jsonl", self._stored_status()

@@ -160,9 +160,7 @@ def _ptb(runs: StudyRuns) -> _Claims:
         text, source = f"{where}the curves of AdaBound and AMSBound are smoother than that of SGD", "paper l. 489"
         epochs = curves["SGD"].spec.epochs
         if epochs < _SMOOTH_EPOCHS:
-            claims.append(
-                _not_testable(text, source, f"{epochs} epochs show how a curve falls, not how smooth it is")
-            )
+            claims.append(_not_testable(text, source, f"{epochs} epochs show how a curve falls, not how smooth it is"))
         else:
             claims.append(group.all_of(text, source, [{a: 1.0, "SGD": -1.0} for a in ours], ROUGHNESS))
         claims += _untuned(where, group, SAME)

@@ -15,6 +15,7 @@ from dynabound.lab.report.claims import OURS, method
 from dynabound.lab.report.read import Panels, RateEvolution, SampledRates
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.studies.recipes import PEERS
+from dynabound.lens import draw
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED, Verdict
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ __all__ = [
     "side_by_side",
 ]  # fmt: skip
 
-VERSION = 11
+VERSION = 12
 """Raise this when a drawing changes, so that old files are drawn again."""
 
 
@@ -202,28 +203,9 @@ class HeatmapsFigure(ReportFigure):
 
     def draw(self) -> Figure:
         """Draw the methods side by side, with one colour scale."""
-        figure = _drawing.new_figure(10.4, 6.4, self.title)
-        cells = {name: _log_cells(rates) for name, rates in self.methods.items()}
-        logs = [log for each in cells.values() for rows in each.values() for row in rows for log in row]
-        finite = [log for log in logs if math.isfinite(log)] or [0.0]
-        scale = need("matplotlib.colors").Normalize(min(finite), max(*finite, min(finite) + 1e-9))
-        parts: Any = figure.subfigures(1, len(self.methods), squeeze=False)
-        for part, (name, each) in zip(parts.flat, cells.items(), strict=True):
-            part.suptitle(f"{name}, step {self.methods[name].step:,}", fontsize=11)
-            grid = part.add_gridspec(4, 3, height_ratios=[1, 1, 1, 0.45])
-            places = [*(grid[i // 3, i % 3] for i in range(len(each) - 1)), grid[3, :]]
-            for place, (title, rows) in zip(places, each.items(), strict=True):
-                axes = part.add_subplot(place)
-                axes.set_title(title.replace(".weight", ""), fontsize=7, pad=2)
-                image = _drawing.heat_cells(axes, rows, scale)
-        bar = part.colorbar(image, ax=part.axes, shrink=0.8)
-        bar.set_label("log₁₀ of the learning rate")
-        return figure
-
-
-def _log_cells(rates: SampledRates) -> dict[str, list[list[float]]]:
-    cells = {**rates.kernels, **{name: [row] for name, row in rates.bias.items()}}
-    return {name: [[math.log10(x) if x > 0 else math.nan for x in row] for row in rows] for name, rows in cells.items()}
+        headed = {f"{name}, step {rates.step:,}": {**rates.kernels, **{bias: [row] for bias, row in rates.bias.items()}}
+                  for name, rates in self.methods.items()}  # fmt: skip
+        return draw.heatmaps(headed, self.title)
 
 
 @dataclass(frozen=True)
@@ -239,20 +221,10 @@ class EvolutionFigure(ReportFigure):
 
     def draw(self) -> Figure:
         """Draw a panel per layer."""
-        figure = _drawing.new_figure(9.8, 4.4, self.title)
-        layers = self.rates.layers
-        grid = figure.subplots(1, max(1, len(layers)), squeeze=False, sharey=True)
-        for axes, (name, layer) in zip(grid.flat, layers.items(), strict=False):
-            label_axes(axes, name, "epoch", "learning rate (log scale)" if axes is grid.flat[0] else "")
-            epochs = range(1, len(layer["min"]) + 1)
-            _drawing.rates_over_time(axes, epochs, layer, (self.rates.lower, self.rates.upper))
-            final = self.rates.final_lr
-            axes.axhline(final, color=BLACK, linewidth=0.8, label=f"final learning rate {final:g}")
-        rates = [final, *(rate for layer in layers.values() for series in layer.values() for rate in series)]
-        grid.flat[0].set_ylim(min(rates) / 1.5, max(rates) * 1.5)  # shared: one panel's limits would cut off the other
-        handles = grid.flat[0].get_legend_handles_labels()
-        figure.legend(*handles, loc="outside lower center", ncols=5, frameon=False)
-        return figure
+        shared = {"lower": self.rates.lower, "upper": self.rates.upper}
+        panels = {name: {**layer, **shared} for name, layer in self.rates.layers.items()}
+        epochs = range(1, len(self.rates.lower) + 1)
+        return draw.evolution(panels, epochs, "epoch", self.title, self.rates.final_lr)
 
 
 _COLOURS = {SUPPORTED: GREEN, REFUTED: VERMILION, UNDECIDED: GREY}

@@ -142,7 +142,7 @@ def render_markdown(report: Report, ledger: Ledger, stem: str) -> tuple[str, str
         notes=[note for fingerprint, note in _COPIES.items() if fingerprint in data],
         captions=_CAPTIONS,
     )
-    return tuple(template.render(appendix=appendix, **known) for appendix in (False, True))  # type: ignore[return-value]
+    return template.render(appendix=False, **known), template.render(appendix=True, **known)
 
 
 def _machine(entry: Entry) -> str:

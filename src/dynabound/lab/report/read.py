@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from dynabound._files import read_regular
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, parse_json
@@ -254,15 +253,15 @@ def read_authors(folder: Path) -> Authors | None:
     panels: dict[str, list[tuple[str, list[float], list[float]]]] = {}
     finals = []
     try:
-        found = parse_json(read_regular(path), dict)
+        found = parse_json(path.read_bytes(), dict)
         for optimizer, label in _LABELS.items():
             for name, curve in found["curves"].items():
                 network, _, own = name.partition("/")
                 if own == optimizer:
-                    series = [[float(value) for value in curve[split]] for split in ("train", "test")]
-                    panels.setdefault(network, []).append((label, *series))
+                    train, test = ([float(value) for value in curve[split]] for split in ("train", "test"))
+                    panels.setdefault(network, []).append((label, train, test))
                     settings = re.sub("-?([a-z_]+)", r", \1 ", curve["settings"])[2:].replace("-", " and ")
-                    finals.append(f"{network}, {label} {series[1][-1]:.2f} ({settings})")
+                    finals.append(f"{network}, {label} {test[-1]:.2f} ({settings})")
         origin = str(found["origin"])
     except (OSError, DamagedError, LookupError, TypeError, ValueError, AttributeError) as error:
         raise LabError(f"{path}: is damaged ({error}); restore the file from its repository") from None

@@ -274,6 +274,7 @@ SAME = 2.0
 _SAME_MNIST = 1.0
 """On MNIST the paper speaks of smaller differences."""
 
+
 @dataclass(frozen=True)
 class RunMeasure:
     """A number of a run: an accuracy in percent or a perplexity."""

@@ -404,12 +404,13 @@ def _time(scale: str, panels: Panels) -> Fact | None:
     times = {name: found for name, curves in panels.items() if (found := _fastest_epochs(curves))}
     if not times:
         return None
-    dots = tuple(Dot(name, label, *(pick(seconds) / min(found["Adam"]) for pick in (min, min, max)))
-                 for name, found in times.items() for label, seconds in found.items())  # fmt: skip
-    ratios = [dot.value for dot in dots if dot.label == "AdaBound"]
+    ratios = {(name, label): [second / min(found["Adam"]) for second in seconds]
+              for name, found in times.items() for label, seconds in found.items()}  # fmt: skip
+    dots = tuple(Dot(name, label, min(own), min(own), max(own)) for (name, label), own in ratios.items())
+    ours = [dot.value for dot in dots if dot.label == "AdaBound"]
     line = (
-        f"Fastest epoch, AdaBound / Adam: {_range(ratios, '.2f')} on {len(ratios)} "
-        f"network{'s'[: len(ratios) != 1]}; the runs shared a machine, and dynabound bench compares single steps"
+        f"Fastest epoch, AdaBound / Adam: {_range(ours, '.2f')} on {len(ours)} "
+        f"network{'s'[: len(ours) != 1]}; the runs shared a machine, and dynabound bench compares single steps"
     )
     x = "fastest epoch / Adam's fastest; lines: range over seeds"
     figure = DotsFigure("question-cost", "Time per epoch", dots, x, zero=1.0, logarithmic=False)
