@@ -141,4 +141,5 @@ def forget_seconds(store: Store) -> None:
     for run in store.runs():
         metrics, status = [{**line, "seconds": 1.0} for line in run.metrics()], run.status()
         with run.lock():
+            run.write_metrics(metrics)
             run.end(status["state"], metrics, step=status["step"])

@@ -50,6 +50,15 @@ __all__ = ["reproduce", "tune"]
 
 _OUT = Path("reproduction")
 
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and, at paper scale, their cost, and exit.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")]
+Workers = Annotated[
+    list[int] | None,
+    typer.Option(metavar="N", min=1, max=1_000_000, help="With --plan: workers; repeatable (default 8, 64, 512)."),
+]
+TFlops = Annotated[float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")]
+Reuse = Annotated[Path | None, typer.Option(metavar="LEDGER", help="First copy ended runs from a ledger.")]
+
 
 @examples(
     "dynabound reproduce",
@@ -63,20 +72,11 @@ def reproduce(
     where: dict[str, Any],
     studies: Names = None,
     scale: Scale = "demo",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and, at paper scale, their cost, and exit.")
-    ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")] = False,
-    workers: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=1, max=1_000_000, help="With --plan: workers; repeatable (default 8, 64, 512)."),
-    ] = None,
-    tflops: Annotated[
-        float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")
-    ] = None,
-    reuse: Annotated[
-        Path | None, typer.Option(metavar="LEDGER", help="First copy ended runs from a ledger, such as results.")
-    ] = None,
+    dry_run: DryRun = False,
+    plan: Plan = False,
+    workers: Workers = None,
+    tflops: TFlops = None,
+    reuse: Reuse = None,
     add_to: AddTo = None,
     out: OutDir = _OUT,
     as_json: Json = False,

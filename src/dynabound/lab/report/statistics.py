@@ -436,8 +436,7 @@ class Group:
     @property
     def early(self) -> str:
         """The epochs of the measures of early training, in words."""
-        spec = next(iter(self.curves.values())).spec
-        last = early_epochs(spec)
+        last = early_epochs(spec := next(iter(self.curves.values())).spec)
         return f"epoch{'s 1 to' if last > 1 else ''} {last} of {spec.epochs}"
 
     @property
