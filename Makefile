@@ -7,10 +7,10 @@ INSTALL := pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 FAST := not slow and not processes and not ray and not browser and not compile
 
-TWINS := .venv-twins/bin
+FRAMEWORKS := .venv-frameworks/bin
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 
-.PHONY: demo check test twins integrations sanitize bench lint docs clean
+.PHONY: demo check test frameworks integrations sanitize bench lint docs clean
 
 demo: .venv/.lab
 	$(BIN)/dynabound reproduce --scale demo --out demo
@@ -25,9 +25,9 @@ test: .venv/.dev
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # JAX, Optax and Keras with its three backends have an environment of their own, and a process for each backend.
-twins: .venv-twins/.ready
-	$(TWINS)/python -m pytest -n 2 --dist worksteal tests/twins
-	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(TWINS)/python -m pytest -W "ignore:__array__ implementation:DeprecationWarning" \
+frameworks: .venv-frameworks/.ready
+	$(FRAMEWORKS)/python -m pytest -n 2 --dist worksteal tests/frameworks
+	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(FRAMEWORKS)/python -m pytest -W "ignore:__array__ implementation:DeprecationWarning" \
 		src/dynabound/optax src/dynabound/keras docs/optax.md docs/keras.md
 
 bench: .venv/.dev
@@ -79,9 +79,9 @@ sanitize: .venv/.dev
 	$(BIN)/$(INSTALL) -c constraints.txt -e ".[dev]"
 	touch $@ .venv/.lab
 
-.venv-twins/.ready: $(INPUTS) constraints-twins.txt
-	$(PYTHON) -m venv .venv-twins
-	$(TWINS)/$(INSTALL) -c constraints.txt -c constraints-twins.txt -e ".[twins]"
+.venv-frameworks/.ready: $(INPUTS) constraints-frameworks.txt
+	$(PYTHON) -m venv .venv-frameworks
+	$(FRAMEWORKS)/$(INSTALL) -c constraints.txt -c constraints-frameworks.txt -e ".[frameworks]"
 	touch $@
 
 clean:

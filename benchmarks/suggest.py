@@ -4,7 +4,7 @@
 
 Prints a table per task and whether its targets are met. Runs and suggestions are kept in ``--out``: run it again to
 resume, or with more seeds. `dynabound reproduce suggest` has the demo's networks, searched methods and tuning-free
-peers.
+ones.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from rich.progress import track
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import suggestions
+from dynabound.lab.studies.suggestions import with_rates
 from dynabound.lab.train import train
-from dynabound.lab.training.suggested import with_rates
 
 TASKS: dict[str, dict[str, Any]] = {
     "cifar10": dict(task="cifar10", model="resnet34", width=0.125, examples=5000, epochs=6),
@@ -36,7 +36,7 @@ Results = dict[str, float]
 
 
 def specs(name: str, seed: int, store: Store, data_dir: str) -> dict[str, RunSpec]:
-    """From a method to its run. The step sizes are suggested for each seed."""
+    """From a method to its run. The learning rates are suggested for each seed."""
     base = RunSpec(**TASKS[name], seed=seed)
     found = suggestions.read(base, store) or suggestions.compute(base, store, data_dir)
     ours = with_rates(base, found)

@@ -10,9 +10,9 @@ import dynabound
 
 SOURCE = Path(dynabound.__file__).parent
 LAYERS = [
-    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing", "_html", "_interrupt"},
+    {"_version", "_files", "_checks", "_extras", "_dtensor", "_drawing"},
     {"bounds"},
-    {"_hyperparameters", "_schedules"},
+    {"_rule"},
     {"optim"},
     {"lens", "theory", "tuning"},
     {"integrations", "optax", "keras"},
@@ -27,12 +27,12 @@ LAYERS = [
     {"lab.studies"},
     {"lab.ledger"},
     {"lab.report"},
-    {"bench", "doctor"},
+    {"doctor"},
     {"cli"},
 ]
 """From the lowest to the highest. Packages of one layer do not import each other, except the private modules."""
 LEVEL = {package: level for level, layer in enumerate(LAYERS) for package in layer}
-MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS = 450, 60, 12
+MAX_LINES, MAX_FUNCTION, MAX_PARAMETERS, MAX_FILES = 450, 50, 12, 12
 
 
 MODULES = [
@@ -102,3 +102,10 @@ def test_files_and_functions_are_small(module, path):
             parameters = len(node.args.args) + len(node.args.kwonlyargs)
             optimizer = package_of(module) in ("optim", "keras", "optax")
             assert parameters <= MAX_PARAMETERS or optimizer, f"{node.name}() has {parameters} parameters"
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for _, path in MODULES}), ids=lambda folder: folder.name)
+def test_folders_are_small(folder):
+    built = {".so", ".pyd", ".pyc"}
+    files = sorted(path.name for path in folder.iterdir() if path.is_file() and path.suffix not in built)
+    assert len(files) <= MAX_FILES, files

@@ -5,6 +5,7 @@ import math
 import re
 from decimal import Decimal, getcontext
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -182,3 +183,19 @@ def test_the_command_refuses_bounds_that_overflow(option, value, tmp_path):
     assert line.startswith("dynabound: ")
     assert "the bounds overflow; choose a larger gamma" in line
     assert not (tmp_path / "new").exists()
+
+
+class OldArray(np.ndarray):
+    """An array as NumPy 1.26 has it, which does not name its functions."""
+
+    @property
+    def __array_namespace__(self):
+        raise AttributeError
+
+
+@pytest.mark.parametrize("family", ["harmonic", "exponential", "linear"])
+def test_arrays_of_numpy_before_2(family):
+    steps = np.array([1.0, 7.0, 400.0])
+    assert not hasattr(steps.view(OldArray), "__array_namespace__")
+    for old, new in zip(*[bounds.evaluate(family, 0.01, x) for x in (steps.view(OldArray), steps)], strict=True):
+        assert np.array_equal(old, new)

@@ -1,6 +1,6 @@
 """What must not change between versions: names of runs, stored files, JSON keys, options of the command line.
 
-The files in ``golden/`` were written by version 0.1.0. They are never regenerated.
+Those of the lab in ``golden/`` are written by ``helpers/golden.py``; the others are never regenerated.
 """
 
 import json
@@ -12,12 +12,14 @@ import typer.main
 from typer.testing import CliRunner
 
 from dynabound import AdaBound, cli, lens
+from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
+from dynabound.lab.studies import suggestions
 from dynabound.lab.train import train
-from helpers.golden import GOLDEN, has_keys, load
+from helpers.golden import FINISHED, GOLDEN, PLAIN, SHARDED, has_keys, load
 
-RESUMED = load("resumed.json")
+STOPPED = {"plain": (PLAIN, 7), "sharded": (SHARDED, 4)}
 
 
 @pytest.mark.parametrize("entry", load("run_names.json"), ids=lambda entry: entry["name"])
@@ -28,13 +30,14 @@ def test_runs_keep_their_names(entry):
 @pytest.mark.parametrize("kind", ["plain", pytest.param("sharded", marks=pytest.mark.processes)])
 def test_stored_runs_resume(kind, tmp_path):
     shutil.copytree(GOLDEN / kind, tmp_path / kind)
-    spec = RunSpec(**RESUMED[kind])
+    fields, step = STOPPED[kind]
+    spec = RunSpec(**fields)
     run = Store(tmp_path / kind).run(spec)
     assert run.spec() == spec
-    assert run.status() == {"state": "stopped", "step": {"plain": 7, "sharded": 4}[kind]}
+    assert run.status() == {"state": "stopped", "step": step}
     result = train(spec, Store(tmp_path / kind))
     assert len(run.environment()) == 2, "the run was not resumed"
-    expected = RESUMED["metrics"][kind]
+    expected = load("resumed.json")[kind]
     assert len(result.metrics) == len(expected)
     for line, golden in zip(result.metrics, expected, strict=True):
         assert golden.keys() <= line.keys()
@@ -45,10 +48,18 @@ def test_stored_runs_resume(kind, tmp_path):
 
 def test_finished_runs_are_read(tmp_path):
     shutil.copytree(GOLDEN / "plain", tmp_path / "plain")
-    run = Store(tmp_path / "plain").run(RunSpec(**RESUMED["finished"]))
+    run = Store(tmp_path / "plain").run(RunSpec(**FINISHED))
     assert run.status() == {"state": "finished", "epochs": 1, "step": 4}
     assert [line["epoch"] for line in run.metrics()] == [1]
     assert run.load_checkpoint()["step"] == 4
+
+
+def test_ledgers_and_suggestions_are_read():
+    spec = RunSpec(**FINISHED)
+    (entry,) = Ledger(GOLDEN / "ledger").entries().values()
+    assert entry == Entry.of(spec, Store(GOLDEN / "plain"))
+    found = suggestions.read(spec, Store(GOLDEN / "plain"))
+    assert 0 < found.lr < found.final_lr
 
 
 def test_lens_files_load():
@@ -83,6 +94,6 @@ def test_commands_keep_their_options():
 
 
 def test_json_output_keeps_its_keys():
-    arguments = ["runs", "show", RunSpec(**RESUMED["plain"]).name, "--out", str(GOLDEN / "plain"), "--json"]
+    arguments = ["runs", "show", RunSpec(**PLAIN).name, "--out", str(GOLDEN / "plain"), "--json"]
     show = json.loads(CliRunner().invoke(cli.app, arguments).stdout)
     assert has_keys(show, load("json_keys.json")["runs show --json"])

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynabound._schedules import peak
+from dynabound._rule import peak
 
 
 @pytest.mark.parametrize("top", [*range(40), 999, 2**20 - 1, 2**20 + 1, 2**21 - 1])

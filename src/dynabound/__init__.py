@@ -7,13 +7,11 @@ of their own. ``import dynabound`` loads no framework.
 from __future__ import annotations
 
 import importlib
+from typing import TYPE_CHECKING, Any
 
 from dynabound._version import __version__
 
-TYPE_CHECKING = False  # without typing, which would take most of the time before a command can handle Ctrl-C
 if TYPE_CHECKING:
-    from typing import Any
-
     from dynabound.optim import AdaBound, AdaBoundW, AMSBound
     from dynabound.tuning import Suggestion, final_lr_from_adam, final_lr_from_sgd, suggest
 

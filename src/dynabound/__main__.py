@@ -1,15 +1,13 @@
 """``python -m dynabound`` and the ``dynabound`` command."""
 
+import signal
 import sys
-
-from dynabound import _interrupt
 
 
 def main() -> None:
     """Run the command line, or say which extra it needs."""
-    _interrupt.exit_at_once()
     try:
-        from dynabound.cli import app, errors, streams
+        from dynabound.cli import app, output
     except ModuleNotFoundError as error:
         if error.name and error.name.startswith("dynabound"):
             raise
@@ -18,10 +16,11 @@ def main() -> None:
         if sys.argv[1:2] == ["doctor"]:  # it reports what is missing, so it must run without it
             doctor.main("--json" in sys.argv)
             sys.exit()
-        sys.exit(f"dynabound: {_extras.missing(error, 'lab')}")
-    streams.open_closed()
-    errors.log_to_stderr()
-    streams.fall_back_to_ascii()
+        sys.exit(f"dynabound: {_extras.missing(error, _extras.of_command(next(iter(sys.argv[1:]), None)))}")
+    signal.signal(signal.SIGTERM, output.terminate)
+    output.open_closed()
+    output.log_to_stderr()
+    output.fall_back_to_ascii()
     app()
 
 

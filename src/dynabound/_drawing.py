@@ -1,6 +1,7 @@
 """What all figures share: colours, the styles of methods, heat cells, rates over time, logarithmic axes, saving.
 
-Saving is deterministic: the same data makes the same bytes, and what is already drawn is not drawn again.
+Also tables and text in HTML, for notebooks. Saving is deterministic: the same data makes the same bytes, and what is
+already drawn is not drawn again.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynabound._extras import need
-from dynabound._files import read_regular, write_whole
+from dynabound._files import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FILE_KINDS = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+_METADATA: dict[str, dict[str, Any]] = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+FILE_KINDS = tuple(_METADATA)
 _STYLE = {"font.size": 10, "figure.autolayout": False, "figure.constrained_layout.use": False}
 # Okabe and Ito's colours, which colour-blind readers can tell apart.
 BLUE, SKY, GREEN, ORANGE, VERMILION, PURPLE, BLACK, GREY = (
@@ -127,15 +130,15 @@ def rates_over_time(
 ) -> None:
     """Draw ``max``, ``median`` and ``min`` of ``series`` on a logarithmic axis, and the band between the bounds.
 
-    Points get a marker where there are too few for a line. The limits of the axis are those of the rates: the bounds
-    begin at almost 0 and almost ∞, and would flatten them.
+    Points get a marker where there are too few for a line. The axis shows the rates and the lower bound; of the upper
+    bound, which begins at almost ∞, what is below the largest rate.
     """
     for column, colour, style in (("max", VERMILION, "--"), ("median", BLUE, "-"), ("min", GREEN, ":")):
         axes.plot(times, series[column], style, color=colour, label=column, marker="." if len(times) < 3 else "")
     limits = log_scale(axes, "y")
     if bounds is not None:
         axes.fill_between(times, *bounds, label="between the bounds", **BAND)
-        axes.set_ylim(limits)
+        axes.set_ylim(min([limits[0], *(lower / 1.2 for lower in bounds[0] if lower > 0)]), limits[1])
 
 
 def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figure], version: int = 1) -> list[Path]:
@@ -147,28 +150,35 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
     digest = hashlib.sha256(text.encode()).hexdigest()
     paths, record = [folder / f"{name}.{kind}" for kind in FILE_KINDS], folder / f"{name}.json"
     try:
-        stored = json.loads(read_regular(record))
-        if (stored["digest"], stored["sha256"]) == (digest, _sums([read_regular(path) for path in paths])):
+        stored = json.loads(record.read_bytes())
+        if (stored["digest"], stored["sha256"]) == (digest, _sums([path.read_bytes() for path in paths])):
             return paths
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         pass  # damaged or missing
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)  # if the process is killed before the last line, the figure is drawn again
-    with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
-        figure = draw()
-        _fix_layout(figure)
-        drawn = []
-        for path, (kind, metadata) in zip(paths, FILE_KINDS.items(), strict=True):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=kind, dpi=130, metadata=metadata)
-            drawn.append(buffer.getvalue())
-            write_whole(path, drawn[-1], durable=False)
-    contents = json.dumps({"digest": digest, "sha256": _sums(drawn), **data})
+    drawn = render(name, draw, FILE_KINDS)
+    for path, file in zip(paths, drawn.values(), strict=True):
+        write_whole(path, file, durable=False)
+    contents = json.dumps({"digest": digest, "sha256": _sums(drawn.values()), **data})
     write_whole(record, contents.encode(), durable=False)
     return paths
 
 
-def _sums(files: list[bytes]) -> list[str]:
+def render(name: str, draw: Callable[[], Figure], kinds: Iterable[str]) -> dict[str, bytes]:
+    """The contents of a figure's files, by kind; the same figure makes the same bytes."""
+    files = {}
+    with need("matplotlib").rc_context(_STYLE | {"svg.hashsalt": name}):
+        figure = draw()
+        _fix_layout(figure)
+        for kind in kinds:
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=kind, dpi=130, metadata=_METADATA[kind])
+            files[kind] = buffer.getvalue()
+    return files
+
+
+def _sums(files: Iterable[bytes]) -> list[str]:
     """The checksum of each file."""
     return [hashlib.sha256(contents).hexdigest() for contents in files]
 
@@ -182,3 +192,31 @@ def _fix_layout(figure: Figure) -> None:
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)
         axes.set_position((left, bottom, width, height))
+
+
+def html_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with a caption; the first column is left-aligned, the others are right-aligned.
+
+    >>> html_table("a < b", ["x"], [["1"]])
+    '<table><caption>a &lt; b</caption><thead><tr><th style="text-align:left">x</th></tr></thead><tbody>...</table>'
+    """
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        sides = ["left", *["right"] * (len(cells) - 1)]
+        parts = (
+            f'<{tag} style="text-align:{side}">{escape(cell)}</{tag}>' for cell, side in zip(cells, sides, strict=True)
+        )
+        return f"<tr>{''.join(parts)}</tr>"
+
+    body = "".join(line(row, "td") for row in rows)
+    head = f"<caption>{escape(title)}</caption><thead>{line(headings, 'th')}</thead>"
+    return f"<table>{head}<tbody>{body}</tbody></table>"
+
+
+def html_text(text: str) -> str:
+    """Text in a fixed-width font, unchanged.
+
+    >>> html_text("x < 1")
+    '<pre>x &lt; 1</pre>'
+    """
+    return f"<pre>{escape(text)}</pre>"

@@ -32,6 +32,11 @@ def missing(error: ModuleNotFoundError, extra: str) -> str:
     return f"{error.name} is not installed: {pip_command(extra)}"
 
 
+def of_command(name: str | None) -> str:
+    """The extra that a command needs; ``name`` may also be an option, such as ``--version``."""
+    return "theory" if name in (None, "bounds", "theory") or name.startswith("-") else "lab"
+
+
 def need(module: str, extra: str = "lens") -> Any:
     """Import ``module``, or raise ModuleNotFoundError with the command that installs it."""
     try:

@@ -28,7 +28,7 @@ from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
-from dynabound._html import html_table
+from dynabound._drawing import html_table
 
 __all__ = ["FAMILIES", "NEEDS", "Bounds", "Certificate", "certificate", "check", "evaluate"]
 
@@ -49,7 +49,7 @@ def _exponential(x: Any) -> tuple[Any, Any]:
 
 
 def _linear(x: Any) -> tuple[Any, Any]:
-    lower = _at_most_1(x)
+    lower = at_most(x, 1.0)
     return lower, 1 / lower
 
 
@@ -59,17 +59,21 @@ def _expm1(x: Any) -> Any:
     return x.expm1() if hasattr(x, "expm1") else _functions(x).expm1(x)
 
 
-def _at_most_1(x: Any) -> Any:
-    if isinstance(x, Real):
-        return min(1.0, x)
-    return x.clamp(max=1) if hasattr(x, "clamp") else _functions(x).minimum(x, 1)
+def at_most(x: Any, limit: float) -> Any:
+    """``min(x, limit)`` of numbers, arrays and tensors."""
+    if isinstance(x, (float, Real)):  # float is first because the check for Real is slow
+        return min(x, limit)
+    return x.clamp(max=limit) if hasattr(x, "clamp") else _functions(x).minimum(x, limit)
 
 
 def _functions(x: Any) -> Any:
     """The array functions of the library of ``x``: NumPy, JAX or TensorFlow. A torch tensor has them as methods."""
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
-    return sys.modules["tensorflow"].math  # it has no __array_namespace__, and is loaded because x is its tensor
+    libraries = [cls.__module__.partition(".")[0] for cls in type(x).__mro__]
+    if "tensorflow" in libraries:
+        return sys.modules["tensorflow"].math
+    return next(sys.modules[name] for name in libraries if hasattr(sys.modules[name], "expm1"))  # NumPy before 2
 
 
 _GAMMA_FAMILIES = {"harmonic": _harmonic, "exponential": _exponential, "linear": _linear}
@@ -169,7 +173,7 @@ class Certificate:
 
         It is about convex losses on a bounded set, the step size α/√t (``sqrt_decay=True``) and a β₁ₜ that decays
         (``beta1_decay``), not about a constant step. Of a callable it says something about the first ``checked_until``
-        steps alone: if its bounds do not converge fast enough, M grows with that number.
+        steps only: if its bounds do not converge fast enough, M grows with that number.
         """
         return self.lower_positive and math.isfinite(self.m) and math.isfinite(self.largest_upper)
 

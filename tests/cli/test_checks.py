@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dynabound.cli import app, checks
-from dynabound.lab.spec import RunSpec
-from dynabound.lab.studies.cost import profile
+from dynabound.cli import app
 
 
 @pytest.fixture
@@ -73,37 +71,8 @@ def test_devices_that_cannot_compute(refuse, command, device):
     assert f"device='{device}': cannot be used here" in refuse(*command, f"--device={device}")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ["digits", "--hidden=1000000000000"],
-        ["digits", f"--hidden={2**62}"],
-        ["mnist", "--hidden=10000000"],
-        ["cifar10", "--model=perceptron", "--hidden=1000000"],
-        ["pydoc", "--hidden=10000000"],
-        ["pydoc", "--layers=9000", "--hidden=100000"],
-        ["digits", "--model=resnet34", "--width=16"],
-    ],
-    ids=str,
-)
-def test_models_that_no_memory_can_hold(refuse, options, monkeypatch):
-    monkeypatch.setattr(checks, "total_memory", lambda: 2.0**34)
-    for command in ("train", "tune"):
-        assert "GB of memory, and this machine has 17.2 GB" in refuse(command, *options)
-
-
-def test_too_many_layers_and_threads(refuse):
-    assert "layers=1000000000: must be at most" in refuse("train", "pydoc", "--layers=1000000000")
-    assert "threads=1000000: this machine has" in refuse("bench", "small", "--threads=1000000")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["perceptron", "resnet34", "densenet121", "lstm"])
-def test_the_least_number_of_parameters_is_not_above_the_number(task):
-    width = None if task in ("perceptron", "lstm") else 1
-    spec = RunSpec("pydoc" if task == "lstm" else "digits", model=task, width=width)
-    parameters = profile(spec).parameters
-    assert 0.1 * parameters < checks._least_parameters(spec) <= parameters
+def test_a_model_that_no_memory_can_hold(refuse):
+    assert "not enough memory; use a smaller model" in refuse("train", "digits", f"--hidden={10**13}", "--epochs=1")
 
 
 @pytest.mark.parametrize(

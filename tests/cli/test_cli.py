@@ -10,9 +10,8 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import dynabound
-from dynabound import bench
 from dynabound._extras import pip_command
-from dynabound.cli import COMMANDS, app
+from dynabound.cli import COMMANDS, app, bench
 from helpers.golden import has_keys, load
 
 
@@ -107,9 +106,10 @@ def test_bench_refuses_unknown_work():
 
 @pytest.mark.processes
 @pytest.mark.parametrize("module", ["typer", "rich"])
-def test_a_missing_extra_names_the_pip_command(module):
-    code = f"import sys; sys.modules['{module}'] = None; sys.argv[1:] = ['runs']; "
+@pytest.mark.parametrize(("word", "extra"), [("runs", "lab"), ("--version", "theory"), ("theory", "theory")])
+def test_a_missing_extra_names_the_pip_command(module, word, extra):
+    code = f"import sys; sys.modules['{module}'] = None; sys.argv[1:] = ['{word}']; "
     result = python(code + "from dynabound.__main__ import main; main()")
     assert result.returncode == 1
-    assert pip_command("lab") in result.stderr
+    assert pip_command(extra) in result.stderr
     assert len(result.stderr.splitlines()) == 1

@@ -12,10 +12,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from dynabound import _files, _interrupt
+from dynabound import _files
 from dynabound._extras import pip_command
-from dynabound.cli import app, bench, errors
-from dynabound.cli.errors import CommandError, check_folder, printable
+from dynabound.cli import app, bench, output, runs
+from dynabound.cli.options import check_folder
+from dynabound.cli.output import CommandError, printable
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import Store
 
 
 def run(*arguments):
@@ -26,12 +29,12 @@ def fail_with(monkeypatch, error):
     def measure(*_, **__):
         raise error
 
-    monkeypatch.setattr(bench, "_measure", measure)
+    monkeypatch.setattr(bench, "_measure_all", measure)
     return run("bench")
 
 
 def test_an_unforeseen_error_is_one_line_that_names_the_traceback(monkeypatch, tmp_path):
-    monkeypatch.setattr(errors.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(output.tempfile, "tempdir", str(tmp_path))
     result = fail_with(monkeypatch, RuntimeError("first line\nsecond line"))
     assert result.exit_code == 1
     (line,) = result.stderr.splitlines()
@@ -88,73 +91,28 @@ main()""")
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(
-    ("module", "number", "code", "word"),
-    [
-        *((name, 2, 130, "interrupted") for name in ("dynabound.cli", "rich", "torch", "dynabound.lab")),
-        *((name, 15, 143, "terminated") for name in ("typer", "torch._dynamo")),
-    ],
-)
-def test_a_signal_while_modules_are_imported_is_one_line(module, number, code, word, tmp_path):
-    hook = f"""class Interrupt:
-    def find_spec(self, name, *_):
-        if name == '{module}': os.kill(os.getpid(), {number})
-sys.meta_path.insert(0, Interrupt())"""
-    result = in_a_process(tmp_path, hook, "train", "digits")
-    assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
-    assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.processes
-@pytest.mark.parametrize(
-    ("failing", "number", "code", "word"),
-    [
-        ("exec('os.kill(os.getpid(), {0})')", 2, 130, "interrupted"),
-        ("swallow({0}) or 1 / 0", 15, 143, "terminated"),
-    ],
-)
-def test_a_signal_that_leaves_an_exec_or_is_swallowed(failing, number, code, word, tmp_path):
-    hook = f"""import contextlib
-from dynabound.lens import forecast
-def swallow(number):
-    with contextlib.suppress(KeyboardInterrupt): os.kill(os.getpid(), number)
-forecast.forecast = lambda *_: {failing.format(number)}"""
+@pytest.mark.parametrize(("number", "code", "word"), [(2, 130, "interrupted"), (15, 143, "terminated")])
+def test_a_signal_is_one_line(number, code, word, tmp_path):
+    hook = f"""from dynabound.lens import forecast
+forecast.forecast = lambda *_: os.kill(os.getpid(), {number})"""
     result = in_a_process(tmp_path, hook, "bounds")
     assert (result.returncode, result.stderr, result.stdout) == (code, f"dynabound: {word}\n", "")
 
 
-def test_a_training_stops_at_a_signal_that_was_swallowed_before_it():
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    try:
-        _interrupt.allow()
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        with errors.stop_signals() as received:
-            assert received == [signal.SIGTERM]
-    finally:
-        _interrupt.reset()
-        signal.signal(signal.SIGTERM, before)
-
-
 @pytest.mark.processes
-def test_ctrl_c_is_handled_before_much_is_imported():
-    """What comes before is Python's own start, which prints a traceback of its own."""
-    code = "import sys; before = set(sys.modules); import dynabound._interrupt; print(*sys.modules.keys() - before)"
-    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"typing", "re", "typer", "torch", "dynabound.cli"} & set(shown)
-    assert len([name for name in shown if name.startswith("dynabound")]) == 3
-
-
-def test_ctrl_c_raises_again_when_a_command_is_loaded():
-    before = signal.getsignal(signal.SIGINT)
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        _interrupt.exit_at_once()
-        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
-        run("bounds")
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
+@pytest.mark.parametrize(("number", "code"), [(2, 130), (15, 143)])
+def test_a_signal_stops_a_run_which_says_how_to_resume(number, code, tmp_path):
+    hook = f"""from dynabound.cli import progress
+line, first = progress.epoch_line, iter([True])
+def epoch_line(*arguments):
+    if next(first, False): os.kill(os.getpid(), {number})
+    return line(*arguments)
+progress.epoch_line = epoch_line"""
+    result = in_a_process(tmp_path, hook, "train", "digits", "--hidden=8", "--epochs=3")
+    name = RunSpec("digits", hidden=8, epochs=3).name
+    assert result.returncode == code, result.stderr
+    assert f"resume with: dynabound train --resume {name} --out runs" in result.stdout
+    assert Store(tmp_path / "runs").find(name).status()["state"] == "stopped"
 
 
 @pytest.mark.parametrize(("world_size", "restored"), [(None, True), ("", True), ("2", False)])
@@ -163,7 +121,7 @@ def test_the_second_signal_is_pythons_unless_torchrun_sends_it(world_size, resto
     if world_size is not None:
         monkeypatch.setenv("WORLD_SIZE", world_size)
     before = signal.getsignal(signal.SIGTERM)
-    with errors.stop_signals() as received:
+    with runs._stop_signals() as received:
         os.kill(os.getpid(), signal.SIGTERM)
         assert received == [signal.SIGTERM]
         assert (signal.getsignal(signal.SIGTERM) is before) == restored
@@ -208,7 +166,7 @@ def test_folders_that_cannot_be_written_are_named(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("command", [["bounds"], ["bench", "small", "--repetitions=1"], ["theory", "counterexample"]])
 def test_an_unwritable_folder_is_refused_before_anything_is_computed(command, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "_measure", lambda *_, **__: pytest.fail("measured"))
+    monkeypatch.setattr(bench, "_measure_all", lambda *_, **__: pytest.fail("measured"))
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "x", Path("/") / ("x" * 300)):
         result = run(*command, f"--out={out}")

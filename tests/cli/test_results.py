@@ -10,7 +10,7 @@ from dynabound.cli import app
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, signed
+from dynabound.lab.store import Store, with_checksum
 from dynabound.lab.studies import plan
 from dynabound.lab.train import train
 from helpers import tiny_studies
@@ -37,7 +37,7 @@ def study(monkeypatch, tmp_path):
     tiny = tiny_studies.make_tiny(monkeypatch)
     trained = train(RunSpec(**tiny_studies.TINY), Store(tmp_path / "one"))
     store = Store(tmp_path / "out" / "runs")
-    for planned in plan.plan([tiny], "demo", store):
+    for planned in plan.plan([tiny], "demo", plan.StoredRuns(store)):
         environment = trained.run.environment()
         Entry(planned.spec, "finished", trained.details["step"], trained.metrics, environment).restore(store)
     ledger = Ledger(tmp_path / "results")
@@ -47,7 +47,7 @@ def study(monkeypatch, tmp_path):
 
 def test_a_published_study_is_not_trained_again(study, tmp_path, monkeypatch):
     monkeypatch.setattr("dynabound.lab.studies.drive.complete", lambda source, store, *rest: None)
-    monkeypatch.setattr("dynabound.lab.report.html.write", lambda report, out: out / "report.html")  # draws for seconds
+    monkeypatch.setattr("dynabound.lab.report.pages.write_html", lambda report, out: out / "report.html")
     out, more = tmp_path / "again", tmp_path / "more"
     result = run("reproduce", "mnist", "--reuse", study.root, "--add-to", more, "--out", out, "--jobs", 1)
     assert result.exit_code == 0, result.output
@@ -80,7 +80,7 @@ def test_verify_exits_with_1_on_a_mismatch(one):
     line = json.loads(path.read_text())
     del line["sha256"]
     line["metrics"]["test_loss"][0] += 1e-9
-    path.write_text(json.dumps(signed(line)) + "\n")
+    path.write_text(json.dumps(with_checksum(line)) + "\n")
     result = run("verify", "--results", one.root)
     assert result.exit_code == 1
     assert "differs" in result.output
@@ -139,7 +139,6 @@ def test_a_scale_without_runs_is_named(one, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (dict(hidden=10**12), "of memory"),
         (dict(optimizer="adam", opt=dict(capturable=True)), "cannot make a step"),
         (dict(optimizer="module:[/x]\x1b[2J"), "is not one of the studies' optimizers"),
     ],

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dynabound.cli import app, streams
+from dynabound.cli import app, output
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 
@@ -24,7 +24,7 @@ from dynabound.lab.store import Store
 def test_other_encodings_get_ascii(encoding, arguments, expected, monkeypatch):
     for name in ("stdout", "stderr"):
         monkeypatch.setattr(sys, name, io.TextIOWrapper(io.BytesIO(), encoding))
-    streams.fall_back_to_ascii()
+    output.fall_back_to_ascii()
     with pytest.raises(SystemExit):
         app(arguments)
     shown = b"".join(stream.buffer.getvalue() for stream in (sys.stdout, sys.stderr)).decode(encoding)

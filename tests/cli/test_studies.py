@@ -1,9 +1,6 @@
 """What the commands of studies print: searches, plans, help."""
 
-import contextlib
 import json
-import os
-import signal
 
 import numpy as np
 import pytest
@@ -12,13 +9,11 @@ from typer.testing import CliRunner
 
 from dynabound import _drawing
 from dynabound.cli import app
-from dynabound.lab.engines.base import Event
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost as estimate
-from dynabound.lab.studies import drive
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Grid, search_lr
 from helpers.tiny_studies import SVG_ALONE
 
 
@@ -51,22 +46,10 @@ def test_dry_run_lists_the_theory_studies_to_run(tmp_path, monkeypatch):
     arguments = ["reproduce", "theory", "--dry-run", "--out", str(tmp_path)]
     assert "theorem-1, theorem-2, theorem-3, regret, counterexample: to run" in run(*arguments).stdout
     assert json.loads(run(*arguments, "--json").stdout)["theory"] == list(theorems.NAMES)
-    theorems.play("theorem-3", tmp_path / "theory")
+    theorems.compute("theorem-3", tmp_path / "theory")
     assert json.loads(run(*arguments, "--json").stdout)["theory"] == [n for n in theorems.NAMES if n != "theorem-3"]
     without = run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path))
     assert "theor" not in without.stdout
-
-
-def test_a_signal_that_was_swallowed_ends_a_study(tmp_path, monkeypatch):
-    def complete(source, store, engine, begin, listen):
-        with contextlib.suppress(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGTERM)
-        listen(Event("run", "started"))
-        raise AssertionError("it continues")
-
-    monkeypatch.setattr(drive, "complete", complete)
-    result = run("tune", "digits", "--optimizer=adagrad", "--epochs=1", f"--out={tmp_path}")
-    assert (result.exit_code, result.stderr) == (143, "dynabound: terminated; run the same command again to resume\n")
 
 
 def test_dry_run_at_paper_scale_names_its_assumptions(tmp_path, monkeypatch):
@@ -128,9 +111,9 @@ def test_adabound_is_tuned_over_both_step_sizes():
     points = {(lr, option["final_lr"]) for lr in grid.lrs for option in grid.options}
     assert len(points) == 20
     assert (1e-3, 0.1) in points, "the defaults are among them"
-    wanted = search(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
+    wanted = search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None, TUNE_GRIDS).wanted
     assert {(spec.lr, spec.options["final_lr"]) for spec in wanted} == points
-    assert search(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "the studies keep defaults"
+    assert search_lr(RunSpec("digits", optimizer="adabound"), lambda spec: None).wanted == (), "studies keep defaults"
 
 
 def test_tune_reports_diverged_runs(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from dynabound.cli import app
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
-from dynabound.lab.training.suggested import suggest_rates, with_rates
+from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 
 SMALL = ["digits", "--hidden=8", "--epochs=20", "--examples=320"]
 SPEC = RunSpec("digits", hidden=8, epochs=20, examples=320)
@@ -49,9 +49,9 @@ def test_train_suggests_first_and_stores_the_numbers(found, tmp_path):
     assert len(Store(tmp_path).runs()) == 1, "the same command is the same run"
 
 
-def test_json_has_the_races_and_the_command():
+def test_json_has_the_trials_and_the_command():
     told = json.loads(run("suggest", *SMALL, "--steps=150", "--json").stdout)
-    assert {race["tests"] for race in told["races"]} == {"lr", "final_lr", "raised", "slow"}
+    assert {trial["kind"] for trial in told["trials"]} == {"lr", "final_lr", "raised", "slow"}
     assert told["command"].startswith("dynabound train digits --hidden 8")
     assert told["command"].endswith("# choose --epochs so that it has 150 steps")
 

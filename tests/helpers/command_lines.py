@@ -25,9 +25,10 @@ SIZES = [
     "8",
     *[number for number in NUMBERS if number not in (str(2**31), "3")],
 ]  # models stay small
+LAYERS = ["1", "2", "0", "-1", "0.5", "nan", "x", ""]
 
 SPEC = {
-    "--model": MODELS, "--width": ["0.01", "16", "17", "0", "nan", "x"], "--hidden": SIZES, "--layers": SIZES,
+    "--model": MODELS, "--width": ["0.01", "16", "17", "0", "nan", "x"], "--hidden": SIZES, "--layers": LAYERS,
     "--dropout": NUMBERS, "--bptt": NUMBERS, "--clip": NUMBERS, "--batch-size": NUMBERS, "--decay-after": NUMBERS,
     "--weight-decay": NUMBERS, "--examples": ["1", "0", "-1", "x", "64", str(2**62)],
     "--precision": ["float32", "bf16", "fp8", ""], "--scale": ["demo", "huge", ""], "--rates": None,
@@ -96,7 +97,7 @@ def _small(choose: random.Random) -> list[str]:
         ["runs", out, f"--task={choose.choice(TASKS)}", f"--state={run}"], ["runs", "show", run, out],
         ["runs", "remove", run, out], ["runs", run], ["data", "list", f"--data-dir={choose.choice(FOLDERS)}"],
         ["data", "fetch", choose.choice(["digits", "nope", "", "pydoc"])], ["report", choose.choice(STUDIES), out],
-        ["bench", choose.choice(WORDS), out], ["bench", "small", "--threads=1000000", out],
+        ["bench", choose.choice(WORDS), out], ["bench", "small", "--threads=0", out],
         ["bench", "small", f"--repetitions={choose.choice(['0', '-1', 'x'])}"], ["doctor"], ["--version"], [run],
         [run, "--help"],
     ])  # fmt: skip

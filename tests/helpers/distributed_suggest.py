@@ -25,4 +25,4 @@ def _answer(rank: int) -> str:
     before = [tensor.clone() for tensor in model.state_dict().values()]
     found = suggest(model, lambda model, x: (model(x) - x.sum(1, True)).square().mean(), batches, steps=100)
     assert all(map(torch.equal, before, model.state_dict().values()))
-    return repr((found.lr, found.final_lr, found.cost, found.start, found.races))
+    return repr((found.lr, found.final_lr, found.cost, found.start, found.trials))

@@ -53,7 +53,7 @@ class InProcess:
 
 
 def complete(studies: list[Study], store: Store, engine, listen=lambda event: None) -> None:
-    source = lambda loss: plan.wanted(studies, "demo", store, loss)  # noqa: E731
+    source = lambda loss: plan.wanted(studies, "demo", plan.StoredRuns(store), loss)  # noqa: E731
     drive.complete(source, store, engine, lambda specs: None, listen)
 
 
@@ -141,4 +141,5 @@ def forget_seconds(store: Store) -> None:
     for run in store.runs():
         metrics, status = [{**line, "seconds": 1.0} for line in run.metrics()], run.status()
         with run.lock():
+            run.write_metrics(metrics)
             run.end(status["state"], metrics, step=status["step"])

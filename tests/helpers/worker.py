@@ -72,7 +72,7 @@ def command_and_signal(arguments: list[str], after: int, number: int, times: int
     """``dynabound ARGUMENTS`` with a signal that arrives at its ``after``-th step, once or more often."""
     if torchrun:
         os.environ["WORLD_SIZE"] = "1"
-    from dynabound import cli
+    from dynabound.__main__ import main
     from dynabound.lab.training import loop
 
     step, count = loop.Training._step, iter(range(1, 10**9))
@@ -84,7 +84,8 @@ def command_and_signal(arguments: list[str], after: int, number: int, times: int
         return step(self, batch)
 
     loop.Training._step = counted
-    cli.app(arguments)
+    sys.argv = ["dynabound", *arguments]
+    main()
 
 
 def train_on_full_disk(fields: dict, out: str, size: int) -> None:

@@ -10,7 +10,7 @@ from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Entry, Ledger, Suggested
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, signed
+from dynabound.lab.store import Store, with_checksum
 from dynabound.lab.studies import plan, recipes, suggestions
 from dynabound.tuning import Suggestion
 from helpers import tiny_studies as cases
@@ -76,7 +76,7 @@ def test_a_run_that_is_there_is_not_replaced(ledger):
 
 def test_unfinished_runs_stay_out(tiny, tmp_path):
     store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
-    spec = plan.plan([tiny], "demo", store)[0].spec
+    spec = plan.plan([tiny], "demo", plan.StoredRuns(store))[0].spec
     with store.run(spec).lock():
         store.run(spec).write_status("failed", error="")
     assert ledgers.add_runs([tiny], "demo", store, ledger) == 0
@@ -84,22 +84,14 @@ def test_unfinished_runs_stay_out(tiny, tmp_path):
         ledger.require()
 
 
-DAMAGED_RUNS = {
-    "environment": ("environment.json", "x", "does not say what it was trained on"),
-    "step": ("status.json", '{"state": "finished"}', "its state is not that of a run that has ended"),
-}
-
-
-@pytest.mark.parametrize(("name", "text", "reason"), DAMAGED_RUNS.values(), ids=DAMAGED_RUNS)
-def test_a_damaged_run_stays_out_and_leaves_the_ledger_readable(name, text, reason, tiny, done, tmp_path, caplog):
+def test_a_run_without_its_environment_stays_out_and_leaves_the_ledger_readable(tiny, done, tmp_path, caplog):
     shutil.copytree(done / "runs", tmp_path / "runs")
     store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
     damaged = store.runs()[0]
-    (damaged.folder / name).write_text(text)
+    (damaged.folder / "environment.json").write_text("x")
     assert ledgers.add_runs([tiny], "demo", store, ledger) == 7 * 3 - 1
     assert damaged.name not in ledger.entries()
-    assert f"run {damaged.name}: is damaged" in caplog.text
-    assert reason in caplog.text
+    assert f"run {damaged.name}: is damaged (it does not say what it was trained on)" in caplog.text
 
 
 def test_a_search_is_taken_step_by_step(tiny, tmp_path, monkeypatch):
@@ -120,8 +112,8 @@ def test_a_search_is_taken_step_by_step(tiny, tmp_path, monkeypatch):
 
 SUGGESTION = Suggestion.from_dict({
     **{field.name: None for field in dataclasses.fields(Suggestion)},
-    "lr": 0.01, "final_lr": 0.3, "gamma": 0.02, "cost": 40, "steps": 200, "races": [], "start": [2.3], "notes": [],
-    "given": {},
+    "lr": 0.01, "final_lr": 0.3, "gamma": 0.02, "cost": 40, "steps": 200, "trials": [], "reasons": {}, "start": [2.3],
+    "notes": [], "given": {},
 })  # fmt: skip
 
 
@@ -144,15 +136,10 @@ DAMAGE = {
     "a lost end": (lambda line: line[:300], "is not JSON"),
     "no run": (lambda line: "[]", "holds a list"),
     "no checksum": (lambda line: json.dumps(rest(line)), "its checksum does not match"),
-    "another name": (lambda line: sign(line, run="0" * 16), "is that of run"),
-    "a wrong spec": (lambda line: sign(line, spec={"task": "mnist", "lr": -1}), "its spec is wrong: lr=-1"),
-    "no spec": (lambda line: sign(line, spec=None), "it has no spec"),
-    "a state": (lambda line: sign(line, state="running"), "its state is not that of a run that has ended"),
-    "no columns": (lambda line: sign(line, metrics=[1]), "its metrics are not columns"),
-    "columns": (lambda line: sign(line, metrics={"epoch": [1], "step": []}), "columns of different lengths"),
+    "another name": (lambda line: sign(line, run="0" * 16), "is the spec of run"),
+    "a wrong spec": (lambda line: sign(line, spec={"task": "mnist", "lr": -1}), "is the spec of run"),
+    "a state": (lambda line: sign(line, state="running"), "it has 3 of 3 epochs and is running"),
     "epochs": (lambda line: sign(line, metrics=two_epochs(line)), "it has 2 of 3 epochs and is finished"),
-    "no numbers": (lambda line: sign(line, metrics={"train_loss": ["x", None, True]}), "its metrics are incomplete"),
-    "no epochs": (lambda line: sign(line, metrics={"train_loss": [1.0, 1.0, 1.0]}), "its metrics are incomplete"),
     "no machine": (lambda line: sign(line, environment=[]), "does not say what it was trained on"),
 }
 
@@ -166,7 +153,7 @@ def rest(line):
 
 
 def sign(line, **changes):
-    return json.dumps(signed({**rest(line), **changes}))
+    return json.dumps(with_checksum({**rest(line), **changes}))
 
 
 @pytest.mark.parametrize(("damage", "reason"), DAMAGE.values(), ids=DAMAGE)
@@ -184,15 +171,13 @@ def test_damage_is_one_line_with_the_remedy(damage, reason, ledger):
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("changes", [{"suggestion": {}}, {"suggestion": None}, {"suggestion": {"lr": "x"}}])
+@pytest.mark.parametrize("changes", [{"suggestion": {}}, {"suggestion": None}])
 def test_a_damaged_suggestion_is_named_too(changes, tmp_path):
     ledger = Ledger(tmp_path)
     ledger.add([Suggested(RunSpec("digits"), SUGGESTION)])
     path = tmp_path / "suggestions.jsonl"
     given = rest(path.read_text())
-    if changes["suggestion"]:
-        changes = {"suggestion": {**given["suggestion"], **changes["suggestion"]}}
-    path.write_text(json.dumps(signed({**given, **changes})))
+    path.write_text(json.dumps(with_checksum({**given, **changes})))
     with pytest.raises(LabError, match="line 1: is damaged"):
         ledger.suggestions()
 
@@ -204,14 +189,6 @@ def test_a_run_that_diverged_at_once_has_no_metrics(tmp_path):
     assert ledger.entries() == {entry.spec.name: entry}
     entry.restore(Store(tmp_path / "runs"))
     assert Store(tmp_path / "runs").run(entry.spec).status() == {"state": "diverged", "epochs": 0, "step": 3}
-
-
-@pytest.mark.parametrize("value", [0, -1.5, None])
-def test_a_perplexity_is_positive(value, tmp_path, caplog):
-    line = dict(epoch=1, step=3, train_loss=1.0, test_loss=1.0, lr=0.1, seconds=1.0, train_perplexity=2.0)
-    entry = Entry(RunSpec("pydoc", epochs=1), "finished", 3, [{**line, "test_perplexity": value}], [{"torch": "2"}])
-    assert Ledger(tmp_path).add([entry]) == 0
-    assert "perplexity" in caplog.text or "incomplete" in caplog.text
 
 
 def test_a_file_is_not_a_ledger(tmp_path):

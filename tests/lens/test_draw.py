@@ -153,6 +153,7 @@ def test_evolution_draws_min_median_and_max_before_the_funnel():
         assert vertices[:, 1].max() == pytest.approx(0.1 * (1 + 1 / 0.1))
         assert vertices[:, 1].min() == pytest.approx(0.1 * (1 - 1 / 1.1))
         assert band.get_zorder() < min(line.get_zorder() for line in axes.lines)
+        assert axes.get_ylim()[0] < vertices[:, 1].min()  # the lower bound is not cut off
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == ["max", "median", "min", "between the bounds"]
 

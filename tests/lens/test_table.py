@@ -1,5 +1,4 @@
 import io
-import itertools
 import re
 
 import pytest
@@ -88,25 +87,36 @@ def test_names_are_whole_at_80_columns(make):
     assert len(rows(text)["all"]) >= 4
 
 
-def test_longer_names_are_folded_at_dots():
+def test_longer_names_lose_whole_parts_and_numbers_last():
+    layers = ["attention.self.query", "attention.output.LayerNorm", "intermediate.dense", "output.LayerNorm"]
     model = nn.Module()
-    inner = model
-    for part in ("transformer", "layers", "self_attention", "projection"):
-        inner.add_module(part, nn.Module())
-        inner = getattr(inner, part)
-    inner.weight = nn.Parameter(torch.ones(512, 8, 3))
-    text = printed(watch(model, AdaBound(model.parameters()), extremes=(0.02, 0.05)), 80)
-    assert max(map(len, text.splitlines())) <= 80
-    first, second = next(pair for pair in itertools.pairwise(text.splitlines()) if " transformer." in pair[0])
-    assert first.split()[0] + second.strip() == "transformer.layers.self_attention.projection.weight"
-    assert first.split()[0].endswith(".")
+    for name in [f"bert.encoder.layer.{i}.{layer}" for i in (1, 11) for layer in layers]:
+        inner = model
+        for part in name.split("."):
+            if not hasattr(inner, part):
+                inner.add_module(part, nn.Module())
+            inner = getattr(inner, part)
+        inner.weight = nn.Parameter(torch.ones(512, 8))
+    lens = watch(model, AdaBound(model.parameters()), extremes=(0.02, 0.05))
+    lines = printed(lens, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    headings, found = rows("\n".join(lines))["parameter"], [line.split() for line in lines if ".weight " in line]
+    assert all(len(line) == 1 + len(headings) for line in found)  # no number is cut
+    shown = [line[0] for line in found]
+    assert len(set(shown)) == len(lens.shapes) == len(found)
+    for name, short in zip(lens.shapes, shown, strict=True):
+        assert set(filter(None, short.replace("…", ".").split("."))) <= set(name.split("."))
+        assert f"{name.split('.')[3]}." in short
+        assert short.endswith(".weight")
 
 
-def test_longer_names_are_folded_not_cut():
-    name = "a_parameter_name_that_is_longer_than_a_whole_line_of_a_terminal_" * 2
+def test_a_name_without_dots_loses_its_middle():
+    name = "first_" + "a_parameter_name_that_is_longer_than_a_line_of_a_terminal_" * 2 + "last"
     model = nn.ParameterDict({name: nn.Parameter(torch.ones(4))})
     text = printed(watch(model, AdaBound(model.parameters())), 80)
-    assert name in "".join(line.split()[0] for line in text.splitlines() if line.strip())
+    (line,) = [line for line in text.splitlines() if "first_" in line]
+    assert re.fullmatch(r"first_\w+…\w+last", line.split()[0])
+    assert len(line) <= 80
 
 
 def test_a_small_share_is_not_shown_as_zero():

@@ -227,3 +227,13 @@ def test_float16_survives_a_huge_upper_bound():
         optimizer.step()
     assert bool(torch.isfinite(p).all())
     assert p[2].item() == 1.0
+
+
+@pytest.mark.parametrize("backend", backends())
+def test_after_an_infinite_gradient_a_box_keeps_its_edge(backend):
+    param = torch.zeros(2)
+    optimizer = AdaBound([param], box=(-1.0, 2.0), **backend)
+    for grad in ([float("inf"), -float("inf")], [1.0, 1.0], [-1.0, -1.0]):
+        param.grad = torch.tensor(grad)
+        optimizer.step()
+        assert param.tolist() == [-1.0, 2.0]

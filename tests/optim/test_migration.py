@@ -43,6 +43,19 @@ def test_resumes_from_the_authors_package(amsbound, weight_decay, scheduler):
     assert {int(entry["step"]) for entry in ours.state.values()} == {40}
 
 
+def test_the_authors_groups_keep_their_common_final_lr():
+    def groups(params):
+        first, *others = params
+        return [{"params": [first], "lr": 1e-4}, {"params": others}]
+
+    ours = continues_as(
+        lambda params: adabound.AdaBound(groups(params), lr=2e-3, gamma=0.05),
+        lambda params: AdaBound(groups(params), lr=2e-3),
+        decay,
+    )
+    assert [group["final_lr"] for group in ours.param_groups] == [0.1, 0.1]
+
+
 def test_the_authors_bounds_survive_a_constructor_with_another_lr():
     continues_as(
         lambda params: adabound.AdaBound(params, lr=2e-3, gamma=0.5),

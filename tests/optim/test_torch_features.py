@@ -246,7 +246,7 @@ def test_a_captured_tensor_lr_is_exact_in_every_dtype(dtype):
 
 
 def test_works_with_a_torch_that_has_the_old_name_of_the_capture_check(monkeypatch):
-    """Torch < 2.11 has _cuda_graph_capture_health_check alone."""
+    """Torch < 2.11 has _cuda_graph_capture_health_check only."""
     module = importlib.import_module("dynabound.optim.adabound")
     with monkeypatch.context() as patch:
         patch.delattr(torch.optim.Optimizer, "_accelerator_graph_capture_health_check", raising=False)

@@ -41,12 +41,22 @@ def test_backends_that_exclude_each_other(pair):
 @pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
 def test_fused_on_parameters_that_the_kernel_does_not_support():
     optimizer = AdaBound([param()])
-    bad = nn.Parameter(torch.ones(2, device="meta"))
-    with pytest.raises(ValueError, match=r"fused=True: parameter 1 .* on meta"):
+    bad = nn.Parameter(torch.ones(2, dtype=torch.int64), requires_grad=False)
+    with pytest.raises(ValueError, match=r"fused=True: parameter 1 .* of torch.int64"):
         optimizer.add_param_group({"params": [param(), bad], "fused": True})
     assert len(optimizer.param_groups) == 1
     with pytest.raises(ValueError, match="fused=True: parameter 0"):
         AdaBound([nn.Parameter(torch.ones(2, dtype=torch.float8_e5m2))], fused=True)
+
+
+@pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
+def test_fused_on_the_meta_device_needs_memory_before_the_first_step():
+    layer = nn.Linear(2, 2, device="meta")
+    optimizer = AdaBound(layer.parameters(), fused=True)
+    layer.weight.grad = torch.ones_like(layer.weight)
+    with pytest.raises(RuntimeError, match=r"parameter 0 .* has no data, which fused=True needs: .* to_empty"):
+        optimizer.step()
+    assert not optimizer.state
 
 
 def test_fused_without_the_kernel_says_how_to_get_it(monkeypatch):
@@ -75,6 +85,33 @@ def test_a_reused_group_gets_a_new_base_rate():
     AdaBound([group])
     group["lr"] = 0.1
     assert AdaBound([group]).param_groups[0]["base_lr"] == 0.1
+
+
+@pytest.mark.parametrize("tensor", [False, True])
+def test_a_group_with_its_own_lr_gets_final_lr_in_proportion(tensor):
+    lr = torch.tensor(1e-3) if tensor else 1e-3
+    own = torch.tensor(1e-5) if tensor else 1e-5
+    groups = [
+        {"params": [param()]},
+        {"params": [param()], "lr": own},
+        {"params": [param()], "lr": own, "final_lr": 0.1},
+    ]
+    optimizer = AdaBound(groups, lr=lr, final_lr=0.1)
+    optimizer.add_param_group({"params": [param()], "lr": 2e-3})
+    found = [group["final_lr"] for group in optimizer.param_groups]
+    assert found == pytest.approx([0.1, 0.001, 0.1, 0.2])
+    assert [bounds.final_lr for bounds in optimizer.bounds_now()] == pytest.approx(found)
+
+
+@pytest.mark.parametrize(("default", "own"), [(0.0, 1e-3), (1e-3, 0.0)])
+def test_final_lr_is_common_where_there_is_no_proportion(default, own):
+    """A rate of 0 may be raised later."""
+    assert AdaBound([{"params": [param()], "lr": own}], lr=default).param_groups[0]["final_lr"] == 0.1
+
+
+def test_a_scaled_final_lr_that_overflows_raises():
+    with pytest.raises(ValueError, match="final_lr=inf: must be a finite number"):
+        AdaBound([{"params": [param()], "lr": 1e300}], lr=1e-300)
 
 
 def test_differentiable_is_the_same_for_all_groups():

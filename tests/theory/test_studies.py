@@ -12,11 +12,14 @@ from dynabound.theory.draw import draw
 from dynabound.theory.fast import race
 from dynabound.theory.framework import Method
 from dynabound.theory.regret import regret
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
+
+HOLDS = {SUPPORTED: True, REFUTED: False, UNDECIDED: None}
 
 
 def verdicts(study, *words):
     """The verdicts whose claim or settings contain every word: True, False, or None for undecided."""
-    found = [v.holds for v in study.verdicts if all(word in f"{v.claim} | {v.settings}" for word in words)]
+    found = [HOLDS[v.verdict] for v in study.verdicts if all(word in f"{v.claim} | {v.settings}" for word in words)]
     assert found, words
     return found
 
@@ -166,9 +169,9 @@ def test_longer_runs_decide():
 
 
 STATEMENTS = {
-    "Theorem 1": "holds", "Theorem 2": "holds", "Theorem 3": "holds",
-    "Theorem 4": "refuted", "Corollary 4.1": "refuted", "Theorem 5": "refuted",
-    "Lemma 1": "holds", "Lemma 2": "holds", "Lemma 3": "holds",
+    "Theorem 1": SUPPORTED, "Theorem 2": SUPPORTED, "Theorem 3": SUPPORTED,
+    "Theorem 4": REFUTED, "Corollary 4.1": REFUTED, "Theorem 5": REFUTED,
+    "Lemma 1": SUPPORTED, "Lemma 2": SUPPORTED, "Lemma 3": SUPPORTED,
 }  # fmt: skip
 
 
@@ -178,18 +181,17 @@ def test_theorems_1_to_3_hold_and_4_and_5_are_refuted(theorem_1, theorem_2, theo
     numbered = {verdict.statement for demo in demos for verdict in demo.verdicts if verdict.kind == "theorem"}
     assert numbered == STATEMENTS.keys()
     assert {name: found[name] for name in STATEMENTS} == STATEMENTS
-    assert found["Theorem 1 for AMSGrad"] == found["Theorem 1 for debiased Adam"] == "refuted"
-    assert found["Theorem 2 for decreasing β₁"] == found["Theorem 1 with a constant step"] == "holds"
+    assert found["Theorem 1 for AMSGrad"] == found["Theorem 1 for debiased Adam"] == REFUTED
+    assert found["Theorem 2 for decreasing β₁"] == found["Theorem 1 with a constant step"] == SUPPORTED
 
 
-def test_every_verdict_says_whose_claim_it_is(theorem_1, theorem_2, theorem_3, measured, counterexample):
+def test_every_verdict_has_its_source(theorem_1, theorem_2, theorem_3, measured, counterexample):
     for demo in (theorem_1, theorem_2, theorem_3, measured, counterexample):
         for verdict, stored in zip(demo.verdicts, demo.as_dict()["verdicts"], strict=True):
             assert re.fullmatch(r"paper l\. \d+|Savarese 2019|ours", verdict.source), verdict
-            assert verdict.source.startswith("paper") == bool(verdict.statement) == (verdict.kind != "ours")
-            assert verdict.as_expected, verdict  # at the default settings
-            assert stored["verdict"] == {True: "holds", False: "fails"}[verdict.holds]
-            assert {"claim", "measured", "holds", "settings"} <= stored.keys()
+            assert verdict.source.startswith("paper") == bool(verdict.statement) == bool(verdict.kind)
+            assert verdict.verdict in (SUPPORTED, REFUTED), verdict  # the default settings decide every claim
+            assert stored == {key: value for key, value in vars(verdict).items() if key in stored}
         assert demo.as_dict()["statements"] == demo.statements
 
 
@@ -254,7 +256,7 @@ def test_every_study_can_be_written(tmp_path, theorem_1, theorem_2, theorem_3, m
     paths = studies.write(counterexample, tmp_path / "new")
     assert [path.suffix for path in paths] == [".json", ".png", ".svg", ".pdf"]
     stored = json.loads(paths[0].read_text("utf-8"))
-    assert [v["holds"] for v in stored["verdicts"]] == [v.holds for v in counterexample.verdicts]
+    assert [v["verdict"] for v in stored["verdicts"]] == [v.verdict for v in counterexample.verdicts]
     assert paths[1].read_bytes().startswith(b"\x89PNG")
     assert len(list((tmp_path / "new").iterdir())) == 4
     again = studies.write(counterexample, tmp_path / "again")  # the same numbers, the same bytes

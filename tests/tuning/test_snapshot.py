@@ -72,8 +72,8 @@ def test_also_if_it_is_interrupted(error: type[BaseException], call: int) -> Non
     assert_same(model, before)
 
 
-def test_what_the_loss_carries_is_cleared_after_the_last_race() -> None:
-    """Otherwise the training would start from the state of a race."""
+def test_what_the_loss_carries_is_cleared_after_the_last_trial() -> None:
+    """Otherwise the run would start from the state of a trial."""
     model, batches = regression()
     carried: list[float] = []
 

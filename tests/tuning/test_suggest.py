@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dynabound import AdaBound, AMSBound
-from dynabound.tuning import Race, SuggestError, Suggestion, rule, suggest
-from dynabound.tuning.race import TorchRacer
+from dynabound.tuning import SuggestError, Suggestion, Trial, decide, suggest
+from dynabound.tuning.torch import TorchRunner
 from helpers.regression import examples, mse, regression
 
 
@@ -55,7 +55,7 @@ def test_final_lr_follows_the_curvature_of_a_quadratic(curvature: float) -> None
 
     batches = torch.linspace(0.9, 1.1, 50)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the best rate may lie at the end of the few that 4 races reach
+        warnings.simplefilter("ignore")  # the best rate may lie at the end of the few that 4 trials reach
         found = suggest(Point(), loss, batches, steps=600)
     assert 0.01 / curvature < found.final_lr < 2 * 1.9 / 0.1 / curvature
 
@@ -70,7 +70,7 @@ def test_rates_scale_as_they_must_with_the_loss() -> None:
 
 
 def test_cost_is_at_most_1_4_times_the_training_and_600_steps(found: Suggestion) -> None:
-    assert found.cost == sum(len(race.losses) for race in found.races) <= 1.4 * 280
+    assert found.cost == sum(len(trial.losses) for trial in found.trials) <= 1.4 * 280
     model, batches = regression()
     seen: list[tuple[int, int]] = []
     long = suggest(model, mse, batches, steps=50_000, progress=lambda done, most: seen.append((done, most)))
@@ -78,9 +78,9 @@ def test_cost_is_at_most_1_4_times_the_training_and_600_steps(found: Suggestion)
     assert seen == [(number, 600) for number in range(1, long.cost + 1)]
 
 
-def test_all_races_start_alike(found: Suggestion) -> None:
+def test_all_trials_start_alike(found: Suggestion) -> None:
     """Same weights, batches and dropout: the first losses are equal, bit for bit."""
-    assert {race.losses[0] for race in found.races} == {found.start[0]}
+    assert {trial.losses[0] for trial in found.trials} == {found.start[0]}
 
 
 def test_same_seed_same_answer() -> None:
@@ -91,74 +91,82 @@ def test_same_seed_same_answer() -> None:
     assert answers[0].start != answers[2].start
 
 
-def with_race(found: Suggestion, tests: str, loss: float) -> Suggestion:
-    """The suggestion from the same races, but with another loss in those of a kind."""
-    races = tuple(
-        replace(race, losses=(loss,) * len(race.losses)) if race.tests == tests else race for race in found.races
+def with_losses(found: Suggestion, kind: str, losses: tuple[float, ...] | float) -> tuple[Trial, ...]:
+    """The same trials, but with other losses in those of a kind."""
+    return tuple(
+        replace(trial, losses=losses if isinstance(losses, tuple) else (losses,) * len(trial.losses))
+        if trial.kind == kind
+        else trial
+        for trial in found.trials
     )
-    lr, final_lr, gamma = rule.decide(found.start, races, found.steps, slice(None))
-    return replace(found, races=races, lr=lr, final_lr=final_lr, gamma=gamma)
 
 
-def test_bounds_are_slow_if_that_race_ends_significantly_lower(found: Suggestion) -> None:
+def decision(found: Suggestion, **losses: float) -> decide.Decision:
+    """The answer if all losses of the trials of a kind were these."""
+    for kind, loss in losses.items():
+        found = replace(found, trials=with_losses(found, kind, loss))
+    return decide.decide(found.start, found.trials, found.steps)
+
+
+def lowest(found: Suggestion, *kinds: str) -> tuple[float, ...]:
+    """The losses of the trial that ended lowest."""
+    return min((trial.losses for trial in found.trials if trial.kind in kinds), key=decide.score)
+
+
+def test_bounds_are_slow_if_that_trial_ends_significantly_lower(found: Suggestion) -> None:
     """γ·steps is 10 at the best final rate, or ¼ around the mean of Adam's rates."""
     [adams_rate], [raised] = found.scores("slow"), found.scores("raised")
-    fast, slow = with_race(found, "slow", 1e9), with_race(found, "slow", 0.0)
-    assert fast.gamma * 280 == pytest.approx(10.0)
+    fast, slow = decision(found, slow=1e9), decision(found, slow=0.0)
     longer = (found.length("final_lr") / 280) ** 0.25
-    assert slow.gamma == 0.25 / 280
+    assert (fast.gamma, slow.gamma) == (10 / 280, 0.25 / 280)
     assert (slow.lr, slow.final_lr) == (pytest.approx(raised * longer, rel=0.01), pytest.approx(adams_rate * longer))
-    assert f"around {adams_rate:.3g}, the mean of Adam's rates lr/√v, ended clearly lower" in str(slow)
-    assert f"Raised to {raised:.3g}, at which slow bounds were raced" in str(slow)
-    assert "a factor of 5 from final_lr" in str(slow)
+    centre = f"around {adams_rate:.3g}, the mean of Adam's rates lr/√v,"
+    assert f"{centre} ended clearly lower, at 0. Chosen: {adams_rate:.3g}" in slow.reasons["final_lr"]
+    assert f"{centre} did not end clearly lower, at 1e+09" in fast.reasons["final_lr"]
+    assert f"Raised to {raised:.3g}, the rate of the trial with slow bounds" in slow.reasons["lr"]
+    assert "a factor of 5 from their limit" in slow.reasons["gamma"]
 
 
-@pytest.mark.parametrize(("share", "taken"), [(0.01, False), (0.015, True)])
-def test_a_larger_lr_has_to_gain_an_eightieth_of_the_fall(found: Suggestion, share: float, taken: bool) -> None:
-    """Every batch of its race lower by the same share of the fall."""
-    best = min((race for race in found.races if race.tests == "final_lr"), key=lambda race: rule.score(race.losses))
-    gain = share * (rule.score(found.start[: len(best.losses)]) - rule.score(best.losses)) / (1 - share)
-    lower = tuple(loss - gain for loss in best.losses)
-    races = [replace(race, losses=lower) if race.tests == "raised" else race for race in found.races]
-    assert rule.pays(found.start, races, "raised", ("final_lr",)) == taken
+@pytest.mark.parametrize(("share", "is_better"), [(0.01, False), (0.015, True)])
+def test_a_larger_lr_has_to_gain_an_eightieth_of_the_decrease(found: Suggestion, share: float, is_better: bool) -> None:
+    """Every batch of its trial lower by the same share of the decrease."""
+    best = lowest(found, "final_lr")
+    gain = share * (decide.score(found.start[: len(best)]) - decide.score(best)) / (1 - share)
+    trials = with_losses(found, "raised", tuple(loss - gain for loss in best))
+    assert decide.is_better(found.start, trials, "raised", ("final_lr",)) == is_better
 
 
-def test_bounds_are_not_slow_if_that_race_ends_lower_by_chance(found: Suggestion) -> None:
+def test_bounds_are_not_slow_if_that_trial_ends_lower_by_chance(found: Suggestion) -> None:
     """One of its batches lower by much, all others higher by a little."""
-    best = min(
-        (race for race in found.races if race.tests in ("final_lr", "raised")), key=lambda r: rule.score(r.losses)
-    )
-    losses = [loss + 0.01 for loss in best.losses]
+    best = lowest(found, "final_lr", "raised")
+    losses = [loss + 0.01 for loss in best]
     losses[-1] -= 0.02 * len(losses)
-    races = tuple(replace(race, losses=tuple(losses)) if race.tests == "slow" else race for race in found.races)
-    assert rule.score(losses) < rule.score(best.losses)
-    assert rule.decide(found.start, races, 280, slice(None))[2] == pytest.approx(10 / 280)
-    assert f"lr/√v, did not end clearly lower: at {rule.score(losses):.4g}" in str(replace(found, races=races))
+    assert decide.score(losses) < decide.score(best)
+    assert decide.decide(found.start, with_losses(found, "slow", tuple(losses)), 280).gamma == 10 / 280
 
 
-def test_the_text_agrees_with_the_answer_where_the_raised_race_is_the_lowest(found: Suggestion) -> None:
-    lowest = min(found.scores("final_lr").values())
-    both = with_race(with_race(found, "raised", 0.8 * lowest), "slow", 0.9 * lowest)
-    assert both.gamma * 280 == pytest.approx(10.0)
-    assert "Taken: the minimum of the parabola" in str(both)
-
-
-def test_repeats_that_disagree_about_the_speed_are_not_averaged(found: Suggestion, monkeypatch: Any) -> None:
-    answers = [(0.001, 1.0, 0.25 / 100), (0.004, 0.1, 10 / 100), (0.001, 0.4, 10 / 100)]
-    monkeypatch.setattr(rule, "decide", lambda untrained, races, steps, part: answers[races[0].repeat])
-    model, batches = regression(number=84)
-    found = suggest(model, mse, batches, steps=100, repeats=3)
-    assert (found.lr, found.final_lr, found.gamma) == (0.002, 0.2, 0.1)
-    assert str(found).startswith("Geometric means over 3 repeats")
+def test_bounds_are_fast_where_the_raised_trial_is_the_lowest(found: Suggestion) -> None:
+    loss = min(found.scores("final_lr").values())
+    both = decision(found, raised=0.8 * loss, slow=0.9 * loss)
+    assert both.gamma == 10 / 280
+    assert "Chosen: the minimum of the parabola" in both.reasons["final_lr"]
 
 
 def test_lr_is_raised_if_adabound_ends_significantly_lower(found: Suggestion) -> None:
     [raised] = found.scores("raised")
-    fast = with_race(found, "slow", 1e9)
-    low, high = with_race(fast, "raised", 1e9), with_race(fast, "raised", 0.0)
+    low, high = decision(found, slow=1e9, raised=1e9), decision(found, slow=1e9, raised=0.0)
     assert (low.lr, high.lr) == (pytest.approx(raised / math.sqrt(10), rel=0.01), pytest.approx(raised, rel=0.01))
-    assert "not raised" in str(low)
-    assert "raised to that" in str(high)
+    assert "not raised" in low.reasons["lr"]
+    assert "raised to that" in high.reasons["lr"]
+
+
+def test_repeats_that_disagree_about_the_speed_are_not_averaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = [(0.001, 1.0, 0.25 / 100, {"lr": "a"}), (0.004, 0.1, 0.1, {"lr": "b"}), (0.001, 0.4, 0.1, {"lr": "c"})]
+    monkeypatch.setattr(decide, "decide", lambda untrained, trials, *rest: decide.Decision(*answers[trials[0].repeat]))
+    model, batches = regression(number=84)
+    found = suggest(model, mse, batches, steps=100, repeats=3)
+    assert (found.lr, found.final_lr, found.gamma, found.reasons) == (0.002, 0.2, 0.1, {"lr": "b"})
+    assert found.explanation.startswith("Geometric means over 3 repeats")
 
 
 def test_the_smallest_budget_is_enough() -> None:
@@ -169,7 +177,7 @@ def test_the_smallest_budget_is_enough() -> None:
 def test_repeats_use_other_batches() -> None:
     model, batches = regression(number=40)
     found = suggest(model, mse, batches, steps=100, repeats=2)
-    assert {race.repeat for race in found.races} == {0, 1}
+    assert {trial.repeat for trial in found.trials} == {0, 1}
     assert len(set(found.start)) == len(found.start) == 40
     assert found.cost <= 400
 
@@ -214,43 +222,43 @@ def test_errors_are_clear() -> None:
             suggest(model, **arguments)
 
 
-def test_a_loss_that_never_falls_is_an_error() -> None:
+def test_a_loss_that_never_decreases_is_an_error() -> None:
     """The targets are noise that the inputs say nothing about, and the model already predicts their mean."""
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
     nn.init.zeros_(model.weight)
     nn.init.zeros_(model.bias)
     batches = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(50)]
-    with pytest.raises(SuggestError, match="the loss never falls"):
+    with pytest.raises(SuggestError, match="the loss never decreases"):
         suggest(model, mse, batches, steps=100)
 
 
-def test_a_best_rate_at_the_end_of_the_races_is_noted(endless: Suggestion) -> None:
-    """A larger budget makes the races longer, but tries no more rates: the note must not promise that."""
+def test_a_best_rate_at_the_end_of_the_trials_is_noted(endless: Suggestion) -> None:
+    """A larger budget makes the trials longer, but tries no more rates: the note must not promise that."""
     with pytest.warns(UserWarning, match="was the largest that was tried; a better one may lie beyond$"):
         longer = suggest(Point(), slope, torch.linspace(0.9, 1.1, 50), steps=280, budget=1000)
     assert longer.scores("lr").keys() == endless.scores("lr").keys()
     assert [note.split(":")[0] for note in endless.notes] == ["lr", "final_lr"]
-    assert f"ended lowest at {max(endless.scores('final_lr')):.3g}" in str(endless)
-    assert "Taken: that rate, times" in str(endless)
+    assert f"reached the lowest loss at {max(endless.scores('final_lr')):.3g}" in str(endless)
+    assert "Chosen: that rate, times" in str(endless)
 
 
 def test_final_rates_that_all_diverge_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    race = TorchRacer.race
-    monkeypatch.setattr(TorchRacer, "race", lambda *args: [*race(*args), *([math.nan] if args[-1].gamma else [])])
+    run = TorchRunner.run
+    monkeypatch.setattr(TorchRunner, "run", lambda *args: [*run(*args), *([math.nan] if args[-1].gamma else [])])
     model, batches = regression()
     with pytest.raises(SuggestError, match="AdaBound's loss is not finite at any final rate that was tried"):
         suggest(model, mse, batches, steps=100)
 
 
 def test_a_recurrent_state_of_nan_is_an_error_that_names_reset() -> None:
-    """A carried state that becomes NaN in one race would make all later ones NaN."""
+    """A carried state that becomes NaN in one trial would make all later ones NaN."""
     model, batches = regression()
     carried, calls = 0.0, itertools.count()
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         nonlocal carried
-        carried = math.nan if next(calls) == 56 else carried  # within the third race
+        carried = math.nan if next(calls) == 56 else carried  # within the third trial
         return mse(model, batch) + carried
 
     def reset() -> None:
@@ -262,7 +270,7 @@ def test_a_recurrent_state_of_nan_is_an_error_that_names_reset() -> None:
     reset()
     calls = itertools.count()
     stopped = [
-        race for race in suggest(model, loss, batches, steps=100, reset=reset).races if math.isnan(race.losses[-1])
+        trial for trial in suggest(model, loss, batches, steps=100, reset=reset).trials if math.isnan(trial.losses[-1])
     ]
     assert len(stopped) == 1
 
@@ -314,18 +322,27 @@ def test_json_round_trip(found: Suggestion) -> None:
         Suggestion.from_dict({"lr": 1.0})
 
 
-def test_a_race_that_diverged_survives_json(found: Suggestion) -> None:
-    broken = replace(found, races=(*found.races, Race("lr", 99.0, (1.0, math.inf))))
+def test_suggestions_that_were_stored_with_races_still_load(found: Suggestion) -> None:
+    stored = json.loads(json.dumps(found.to_dict()))
+    del stored["reasons"]
+    stored["races"] = [{"tests": trial.pop("kind"), **trial} for trial in stored.pop("trials")]
+    assert Suggestion.from_dict(stored) == replace(found, reasons={})
+
+
+def test_a_trial_that_diverged_survives_json(found: Suggestion) -> None:
+    broken = replace(found, trials=(*found.trials, Trial("lr", 99.0, (1.0, math.inf))))
     again = Suggestion.from_dict(json.loads(json.dumps(broken.to_dict(), allow_nan=False)))
     assert again.scores("lr")[99.0] == math.inf
 
 
-def test_the_text_explains_each_number(found: Suggestion) -> None:
-    text = str(found)
-    for name in ("lr", "final_lr", "gamma"):
-        assert f"{name} = {getattr(found, name):.3g}" in text
-    assert f"Cost: {found.cost} training steps" in text
-    assert f"<td>{found.lr:.3g}</td>" in found._repr_html_()
+def test_the_text_has_the_three_numbers_first_and_then_the_reasons(found: Suggestion) -> None:
+    lr, final_lr, gamma, _, *reasons = str(found).splitlines()
+    assert lr == f"lr = {found.lr:.3g}"
+    assert final_lr == f"final_lr = {found.final_lr:.3g}"
+    assert gamma == f"gamma = {found.gamma:.3g}"
+    assert reasons[:3] == [f"{name}: {found.reasons[name]}" for name in ("lr", "final_lr", "gamma")]
+    assert f"Cost: {found.cost} training steps" in reasons[3]
+    assert found._repr_html_().startswith(f"<table><tr><th>lr</th><td>{found.lr:.3g}</td></tr>")
 
 
 def test_figure_marks_the_choices(found: Suggestion) -> None:
@@ -338,5 +355,5 @@ def test_figure_marks_the_choices(found: Suggestion) -> None:
 
 def test_figure_of_losses_below_zero(endless: Suggestion) -> None:
     pytest.importorskip("matplotlib")
-    for axes, tests in zip(endless.figure().axes, ("lr", "final_lr"), strict=True):
-        assert sorted(axes.lines[0].get_xdata()) == sorted(endless.scores(tests))
+    for axes, kind in zip(endless.figure().axes, ("lr", "final_lr"), strict=True):
+        assert sorted(axes.lines[0].get_xdata()) == sorted(endless.scores(kind))

@@ -10,29 +10,30 @@ import typer
 import typer.core
 import typer.main
 
-from dynabound import _interrupt
+from dynabound import doctor as diagnosis
 from dynabound._version import __version__
-from dynabound.cli import errors
+from dynabound.cli.options import Json, examples
+from dynabound.cli.output import one_line
 
 __all__ = ["app"]
 
 COMMANDS: dict[str, tuple[str, str]] = {
-    "suggest": ("suggest", "Find AdaBound's learning rates for a task and model by short races."),
+    "suggest": ("suggest", "Find AdaBound's learning rates for a task and model by short trials."),
     "train": ("runs", "Train one run, or resume it: the same options name the same run."),
     "runs": ("runs", "List, show and remove stored runs."),
     "data": ("runs", "List and download data sets."),
     "reproduce": ("studies", "Run the paper's experiments, all or some, and write the report."),
-    "tune": ("studies", "Search for step sizes as the paper does."),
+    "tune": ("studies", "Search for learning rates as the paper does."),
     "report": ("results", "Write the report of the stored runs, without running any."),
     "verify": ("results", "Train runs of a ledger again and compare."),
     "theory": ("theory", "Simulate the paper's theorems: a verdict on every claim, figures and all numbers."),
-    "bounds": ("bounds", "Draw the bounds: when they clip a rate, and when AdaBound is close to SGD."),
-    "doctor": ("doctor", "Show versions, the compiled kernel or why there is none, devices and extras."),
+    "bounds": ("theory", "Draw the bounds: when they clip a rate, and when AdaBound is close to SGD."),
+    "doctor": ("", "Show versions, the compiled kernel or why there is none, devices and extras."),
     "bench": ("bench", "Time a step of AdaBound against torch's fused Adam and other AdaBounds."),
 }
-"""For each command: the module that defines it under the same name, and the first line of its help."""
+"""For each command: the module that defines it under the same name, and the first line of its help.
 
-RESUMABLE = ("train", "reproduce", "tune", "report")
+``doctor`` is defined here, because it needs no module of its own."""
 
 
 class _Commands(typer.core.TyperGroup):
@@ -49,23 +50,20 @@ class _Commands(typer.core.TyperGroup):
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
             command = _load(name)
-            _interrupt.allow()
         return name, command, rest
 
     def make_context(self, *arguments: Any, **settings: Any) -> Any:
-        with errors.one_line():  # it prints --help and --version
+        with one_line():  # it prints --help and --version
             return super().make_context(*arguments, **settings)
 
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with errors.one_line(lambda: ctx.invoked_subcommand in RESUMABLE):
-                return super().invoke(ctx)
-        finally:
-            _interrupt.reset()
+        with one_line(lambda: ctx.invoked_subcommand):
+            return super().invoke(ctx)
 
 
 def _load(name: str) -> Any:
-    found = getattr(importlib.import_module(f"dynabound.cli.{COMMANDS[name][0]}"), name)
+    module = COMMANDS[name][0]
+    found: Any = getattr(importlib.import_module(f"dynabound.cli.{module}"), name) if module else doctor
     group = found
     if not isinstance(found, typer.Typer):
         group = typer.Typer(add_completion=False)
@@ -75,6 +73,12 @@ def _load(name: str) -> Any:
     loaded = typer.main.get_command(group)
     loaded.name = name
     return loaded
+
+
+@examples("dynabound doctor", "dynabound doctor --json")
+def doctor(as_json: Json = False) -> None:
+    """Show versions, the compiled kernel or why there is none, devices and extras."""
+    diagnosis.main(as_json)
 
 
 def _show_version(value: bool) -> None:

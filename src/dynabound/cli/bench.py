@@ -1,10 +1,21 @@
-"""``dynabound bench``."""
+"""``dynabound bench``: time per step beside torch's fused Adam, other AdaBounds, and the machine's streaming limit.
+
+All optimizers run in one process, interleaved step by step. A time is the median over an optimizer's steps; the results
+are ratios of such times.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import torch
 import typer
@@ -12,21 +23,45 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 from rich.progress import TaskID
 from rich.table import Table
+from torch import Tensor
 
-from dynabound import bench as benchmark
+from dynabound import AdaBound, AMSBound
 from dynabound._files import write_whole
-from dynabound.cli import tables
-from dynabound.cli.checks import check_threads
-from dynabound.cli.errors import check_folder
-from dynabound.cli.options import Json, examples, one_of
+from dynabound.cli.options import Json, check_folder, examples, one_of
+from dynabound.cli.output import echo, echo_json, show
+from dynabound.lab.engines.base import safe_path
+from dynabound.lab.tasks.models import ResNet34
+from dynabound.optim import _fused
 
 __all__ = ["bench"]
+
+OTHER_PACKAGES = ("adabound", "torch_optimizer", "pytorch_optimizer")
+"""Other packages with a class AdaBound; those that are installed are measured too."""
+
+Shapes: TypeAlias = "list[tuple[int, ...]]"
+Step: TypeAlias = "Callable[[], object]"
+ProgressCallback: TypeAlias = "Callable[[int, int], None]"
+
+
+def _resnet34_shapes() -> Shapes:
+    with torch.device("meta"):
+        return [tuple(param.shape) for param in ResNet34().parameters()]
+
+
+WORKS: dict[str, Callable[[], Shapes]] = {
+    "resnet34": _resnet34_shapes,
+    "small": lambda: [(64, 64)] * 500,
+    "large": lambda: [(50_000_000,)],
+}
+"""What to update: ResNet-34's tensors, 500 tensors of 64×64, one of 50 M elements, all float32."""
+
+REPETITIONS = {"resnet34": 40, "small": 100, "large": 15}
 
 
 @examples("dynabound bench", "dynabound bench small --repetitions 20 --json")
 def bench(
     work: Annotated[
-        list[str] | None, typer.Argument(**one_of(benchmark.WORKS, "What to update (default: all).", argument=True))
+        list[str] | None, typer.Argument(**one_of(WORKS, "What to update (default: all).", argument=True))
     ] = None,
     repetitions: Annotated[int | None, typer.Option(min=1, help="Steps per optimizer; shows the median.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads (default: torch's).")] = None,
@@ -38,24 +73,23 @@ def bench(
     All optimizers run in one process, interleaved step by step, so that a disturbance affects all of them. Compare the
     ratios: the milliseconds depend on the machine. `large` needs about 4 GB of memory.
     """
-    unknown = set(work or ()) - set(benchmark.WORKS)
+    unknown = set(work or ()) - set(WORKS)
     if unknown:
-        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: must be among {', '.join(benchmark.WORKS)}")
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))}: must be among {', '.join(WORKS)}")
     if out:
         check_folder(out)
-    check_threads(threads)
     if threads:
         torch.set_num_threads(threads)
-    results = _measure(work or list(benchmark.WORKS), repetitions, quiet=as_json)
-    imported = benchmark.import_milliseconds(min(repetitions or 5, 5))
+    results = _measure_all(work or list(WORKS), repetitions, quiet=as_json)
+    imported = import_milliseconds(min(repetitions or 5, 5))
     report = {"torch": torch.__version__, "import_milliseconds": imported, "works": results}
     if out:
         out.mkdir(parents=True, exist_ok=True)
         write_whole(out / "bench.json", (json.dumps(report, indent=2) + "\n").encode(), durable=False)
-    tables.echo_json(report) if as_json else _print(report)
+    echo_json(report) if as_json else _print(report)
 
 
-def _measure(works: list[str], repetitions: int | None, quiet: bool) -> list[dict[str, Any]]:
+def _measure_all(works: list[str], repetitions: int | None, quiet: bool) -> list[dict[str, Any]]:
     results = []
     with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
         for name in works:
@@ -64,7 +98,7 @@ def _measure(works: list[str], repetitions: int | None, quiet: bool) -> list[dic
             def show(done: int, of: int, task: TaskID = task) -> None:
                 bar.update(task, completed=done, total=of)
 
-            results.append(benchmark.measure(name, repetitions, show))
+            results.append(measure(name, repetitions, show))
     return results
 
 
@@ -79,8 +113,8 @@ def _print(report: dict[str, Any]) -> None:
             rows.setdefault(name, []).append(cell)
     for name, row in rows.items():
         table.add_row(name, *row, end_section=name == list(works[0]["milliseconds"])[-1])
-    tables.show(table)
-    tables.echo(f"import dynabound takes {report['import_milliseconds']:.0f} ms after import torch")
+    show(table)
+    echo(f"import dynabound takes {report['import_milliseconds']:.0f} ms after import torch")
 
 
 def _cells(result: dict[str, Any]) -> dict[str, str]:
@@ -94,3 +128,106 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
     for name, value in result["peak_temporaries_in_parameters"].items():
         cells[f"peak temporaries, {name}"] = "–" if value is None else f"{value:.2f} parameters"
     return cells
+
+
+def measure(
+    work: str, repetitions: int | None = None, progress: ProgressCallback = lambda done, of: None
+) -> dict[str, Any]:
+    """Milliseconds per step of every optimizer on ``work``, and their ratios."""
+    if work not in WORKS:
+        raise ValueError(f"work={work!r}: must be one of {', '.join(WORKS)}")
+    torch.manual_seed(0)
+    params = [torch.nn.Parameter(torch.randn(shape)) for shape in WORKS[work]()]
+    for param in params:
+        param.grad = torch.randn_like(param)
+    times = _interleave(_optimizers(params), repetitions or REPETITIONS[work], progress)
+    ours, adam = times["dynabound AdaBound"], times["torch Adam fused"]
+    return {
+        "work": work,
+        "tensors": len(params),
+        "elements": sum(param.numel() for param in params),
+        "threads": torch.get_num_threads(),
+        "milliseconds": times,
+        "against_fused_adam": ours / adam,
+        "amsbound_against_adabound": times["dynabound AMSBound"] / ours,
+        "share_of_streaming_limit": times["streaming limit"] / ours if "streaming limit" in times else None,
+        "times_faster_than": {name: times[name] / ours for name in OTHER_PACKAGES if name in times},
+        "peak_temporaries_in_parameters": {name: _peak(step, params) for name, step in _backends(params)},
+    }
+
+
+def _optimizers(params: list[torch.nn.Parameter]) -> dict[str, Step]:
+    steps: dict[str, Step] = {
+        "torch Adam fused": torch.optim.Adam(params, fused=True).step,
+        "dynabound AdaBound": AdaBound(params).step,
+        "dynabound AMSBound": AMSBound(params).step,
+    }
+    if _fused.AVAILABLE:
+        steps["streaming limit"] = _stream(params)
+    for name in OTHER_PACKAGES:
+        try:
+            steps[name] = importlib.import_module(name).AdaBound(params).step
+        except ImportError:
+            continue
+    return steps
+
+
+def _stream(params: list[torch.nn.Parameter]) -> Step:
+    """A step that moves the same bytes with the same threads, and hardly any arithmetic: reads 4 numbers, writes 3."""
+    lists: list[list[Tensor]] = [[torch.zeros_like(p, requires_grad=False) for p in params] for _ in range(4)]
+    counts = [torch.zeros((), dtype=torch.int64) for _ in params]
+    scalars: Any = (0.0,) * 11
+    kernel: Any = importlib.import_module("dynabound.optim._kernel")
+
+    def step() -> None:
+        kernel.stream(_fused.LEVEL, torch.get_num_threads(), kernel.scan(*lists, [], counts)[1], scalars)
+
+    return step
+
+
+def _interleave(steps: dict[str, Step], repetitions: int, progress: ProgressCallback) -> dict[str, float]:
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some of the other packages call deprecated signatures of torch
+        for repetition in range(-2, repetitions):  # two steps of warm-up
+            for name, step in steps.items():
+                start = time.perf_counter()
+                step()
+                if repetition >= 0:
+                    times[name].append(1e3 * (time.perf_counter() - start))
+            progress(repetition + 3, repetitions + 2)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def _backends(params: list[torch.nn.Parameter]) -> Iterator[tuple[str, Step]]:
+    if _fused.AVAILABLE:
+        yield "fused", AdaBound(params, fused=True).step
+    yield "loop", AdaBound(params, fused=False).step
+
+
+def _peak(step: Step, params: list[torch.nn.Parameter]) -> float | None:
+    """Peak memory that a step allocates, as a multiple of the largest parameter.
+
+    Measured as the peak of the resident set, which a process can reset on Linux; too coarse for less than 64 MB.
+    """
+    largest = max(param.numel() * param.element_size() for param in params)
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+    if largest < 2**26 or not reset.exists():
+        return None
+    step()
+    reset.write_text("5")
+    before = _kilobytes(status, "VmRSS")
+    step()
+    return (_kilobytes(status, "VmHWM") - before) * 1024 / largest
+
+
+def _kilobytes(status: Path, name: str) -> int:
+    return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(name))
+
+
+def import_milliseconds(repetitions: int) -> float:
+    """Time of ``import dynabound`` with its optimizers after ``import torch``, in new interpreters."""
+    code = "import time, torch; t = time.perf_counter(); import dynabound.optim; print(1e3 * (time.perf_counter() - t))"
+    with safe_path():
+        times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions)]
+    return statistics.median(times)

@@ -1,18 +1,22 @@
-"""Options of several commands, and options made from the fields of a dataclass."""
+"""Options of several commands, options made from the fields of a dataclass, and checks of their values."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable, Container, Iterable
+import math
+import os
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
-__all__ = ["DataDir", "Device", "EngineOptions", "Fields", "Json", "Out", "Quiet", "SaveOptions", "examples", "expand",
-           "one_of"]  # fmt: skip
+from dynabound.cli.output import CommandError
+
+__all__ = ["DataDir", "Device", "EngineOptions", "Fields", "Json", "Out", "Quiet", "SaveOptions", "check_finite",
+           "check_folder", "check_readable", "check_unused", "examples", "expand", "one_of"]  # fmt: skip
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -182,3 +186,46 @@ class EngineOptions:
     ranks_per_run: int | None = _option(None, "Processes that train one run on Ray.", min=1, max=1024, default="1")
     data_dir: Path | None = field(default=None, metadata={"help": _DATA_DIR, "envvar": "DYNABOUND_DATA"})
     device: str = _option("cpu", "Device to train on.", choices=DEVICES)
+
+
+def _exists(path: Path) -> bool:
+    """Whether ``path`` exists; OSError if that cannot be known, which ``Path.exists`` hides from Python 3.14 on."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def check_folder(folder: Path, option: str = "--out") -> None:
+    """Raise CommandError, before anything is run, unless files can be written into ``folder``, which need not exist."""
+    try:
+        nearest = next(path for path in (folder, *folder.absolute().parents) if _exists(path))
+    except OSError as error:
+        raise CommandError(f"{folder}: cannot be written ({error.strerror}); give another {option}") from None
+    if not nearest.is_dir():
+        raise CommandError(f"{folder}: cannot be written ({nearest} is not a folder); give another {option}")
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise CommandError(f"{folder}: cannot be written (no permission in {nearest}); give another {option}")
+
+
+def check_finite(option: str, value: float | None) -> None:
+    """Raise CommandError if a number is infinite or NaN."""
+    if value is not None and not math.isfinite(value):
+        raise CommandError(f"{option} {value}: must be a finite number")
+
+
+def check_unused(option: str, others: Mapping[str, object]) -> None:
+    """Raise CommandError if one of ``others`` was given, all of which ``option`` would ignore."""
+    for other, value in others.items():
+        if value:
+            raise CommandError(f"{other}: has no effect with {option}; leave one of them out")
+
+
+def check_readable(folder: Path | None, option: str) -> None:
+    """Raise CommandError if the folder was given and cannot be accessed; it need not exist."""
+    try:
+        if folder is not None:
+            _exists(folder)
+    except OSError as error:
+        raise CommandError(f"{option} {folder}: cannot be read ({error.strerror}); give another one") from None

@@ -15,7 +15,7 @@ from rich.table import Column
 from rich.text import Text
 
 from dynabound import _extras
-from dynabound.cli.errors import printable
+from dynabound.cli.output import printable
 from dynabound.lab.engines.base import Event
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec, describe, workload_key

@@ -15,10 +15,9 @@ from rich.markup import escape
 from rich.progress import Progress as Bar
 from rich.progress import TaskID
 
-from dynabound.cli.checks import check_memory, check_optimizer, check_readable, check_unused
-from dynabound.cli.errors import CommandError, check_folder, printable
-from dynabound.cli.options import DataDir, Json, examples, one_of
-from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.cli.options import DataDir, Json, check_folder, check_readable, check_unused, examples, one_of
+from dynabound.cli.output import CommandError, echo, echo_json, print_table, printable
+from dynabound.cli.runs import check_optimizer
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import MOST_POINTS, MOST_RATIO, POINTS, RATIO, SPREADS, Entry, Ledger, Outcome, sample
@@ -26,6 +25,7 @@ from dynabound.lab.ledger import verify as train_again
 from dynabound.lab.spec import SCALES, RunSpec, describe
 from dynabound.lab.store import Store
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import PEERS, STUDIES, Study, choose
 from dynabound.lab.train import Progress
 
@@ -89,7 +89,7 @@ def report(
             f"{out}: has no runs; run: dynabound reproduce --out {shlex.quote(str(out))}, or give another --out"
         )
     if results and not studies:
-        chosen = ledgers.available_studies(chosen, scale, Store(out / "runs"))
+        chosen = ledgers.available_studies(chosen, scale, StoredRuns(Store(out / "runs")))
     print_report(chosen, scale, out, add_to, as_json)
 
 
@@ -101,34 +101,36 @@ def check_ledger(folder: Path | None) -> None:
 
 
 def _markdown(studies: Sequence[Study], results: Path, path: Path) -> None:
-    from dynabound.lab.report.markdown import write
+    from dynabound.lab.report import pages, read, summary
 
     ledger = Ledger(results)
-    ledger.require()
-    figures = write(studies, ledger, path)
+    entries = ledger.entries()
+    scales = [scale for scale in reversed(SCALES) if any(entry.spec.scale == scale for entry in entries.values())]
+    chosen = [study for study in studies if study.name not in ledgers.NOT_IN_LEDGERS]
+    authors = read.read_authors(ledger.root)
+    report = summary.build(chosen, scales, ledger.runs(), authors=authors, only_ended=True)
+    figures = pages.write_markdown(report, ledger, path)
     echo(f"the results: {path}, with {figures} figures in {path.parent / 'figures'}")
 
 
 def print_report(chosen: Sequence[Study], scale: str, out: Path, add_to: Path | None, as_json: bool) -> None:
     """Write the page, print a table of verdicts, and add the runs to a ledger."""
-    from dynabound.lab.report import html, summary
+    from dynabound.lab.report import pages, summary
 
-    report = summary.build(chosen, scale, out)
-    path = html.write(report, out)
+    report = summary.build(chosen, [scale], StoredRuns(Store(out / "runs")), out / "theory")
+    path = pages.write_html(report, out)
     if add_to:
         added = ledgers.add_runs(chosen, scale, Store(out / "runs"), Ledger(add_to))
         echo(f"added to {add_to}: {added} runs and suggestions", err=True)
     if as_json:
-        plain = [html.as_dict(study) for study in report.studies]
+        plain = [pages.as_dict(study) for study in report.studies]
         echo(json.dumps({"page": str(path), "scale": scale, "studies": plain}))
         return
     rows = []
     for study in report.studies:
-        counts = html.paper_claims(study)
-        comparable = sum(counts.values()) - counts["none"]
         states = ", ".join(f"{runs} {state}" for state, runs in study.runs.items())
-        rows.append((study.name, study.verdict, f"{counts['yes']} of {comparable} hold", states))
-    print_table(("study", "verdict", "claims", "runs"), rows)
+        rows.append((study.name, study.headline, states))
+    print_table(("study", "claims", "runs"), rows)
     echo(f"the report: {printable(path)}")
 
 
@@ -199,7 +201,6 @@ def _refusal(spec: RunSpec, trusted: Sequence[str]) -> str:
     if ":" in spec.optimizer and spec.optimizer not in trusted:
         return ""  # it is not trained, and its package not imported
     try:
-        check_memory(spec)
         check_optimizer(spec, "cpu")
     except (CommandError, LabError) as error:
         return str(error)

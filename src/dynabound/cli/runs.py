@@ -6,32 +6,47 @@ import os
 import shlex
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 
 from dynabound.cli import progress
-from dynabound.cli.checks import check_finite, check_local_runs, check_optimizer, check_readable
-from dynabound.cli.errors import printable, stop_signals
-from dynabound.cli.options import DataDir, Device, Fields, Json, Out, Quiet, SaveOptions, examples, expand, one_of
+from dynabound.cli.options import (
+    DataDir,
+    Device,
+    Fields,
+    Json,
+    Out,
+    Quiet,
+    SaveOptions,
+    check_finite,
+    check_folder,
+    check_readable,
+    examples,
+    expand,
+    one_of,
+)
+from dynabound.cli.output import echo, echo_json, print_table, printable
 from dynabound.cli.suggest import suggesting
-from dynabound.cli.tables import echo, echo_json, print_table
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
-from dynabound.lab.tasks import catalog, datasets
+from dynabound.lab.studies.suggestions import suggest_rates, with_rates
+from dynabound.lab.tasks import catalog, datasets, optimizers
 from dynabound.lab.tasks.download import check_source
 from dynabound.lab.tasks.download import fetch as fetch_data
 from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
 from dynabound.lab.training import distributed
-from dynabound.lab.training.suggested import suggest_rates, with_rates
+from dynabound.lens.rates import rule_of
 
-__all__ = ["data", "runs", "train"]
+__all__ = ["check_optimizer", "data", "runs", "train"]
 
 data = typer.Typer(no_args_is_help=True, add_completion=False, help="List and download data sets.")
 runs = typer.Typer(add_completion=False, help="List, show and remove stored runs.")
@@ -51,7 +66,7 @@ def train(
     spec: dict[str, Any],
     saving: dict[str, Any],
     suggest: Annotated[
-        bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short races (see: suggest).")
+        bool, typer.Option("--suggest", help="First find lr, final_lr and gamma by short trials (see: suggest).")
     ] = False,
     resume: Annotated[str | None, typer.Option(metavar="RUN", help="Resume a stored run.")] = None,
     trust: Annotated[
@@ -80,14 +95,14 @@ def train(
         if trust and not resume:
             raise LabError("--trust: is for --resume; add --resume RUN, or leave it out")
         chosen = _stored_spec(store, resume, spec, trust) if resume else RunSpec.from_dict(spec)
-        check_local_runs([chosen], device, out)
+        check_folder(out)
         check_optimizer(chosen, device)
         limit_threads(chosen)
         if suggest:
             chosen = _suggested(chosen, spec, resume, data_dir, device, quiet)
         curves = store.run(chosen).folder / "tensorboard" if tensorboard else None
         silent = quiet or distributed.rank() > 0
-        with stop_signals() as received, progress.one_run(chosen, silent) as shown:
+        with _stop_signals() as received, progress.one_run(chosen, silent) as shown:
             result = train_run(
                 chosen,
                 store,
@@ -104,10 +119,57 @@ def train(
         sys.exit(128 + (received[0] if received else signal.SIGTERM))
 
 
+def check_optimizer(spec: RunSpec, device: str) -> None:
+    """Raise OptimizerError unless the lab can make a step with the optimizer, and read its rates if asked to."""
+    param = torch.nn.Parameter(torch.zeros(2, 2, device=distributed.local_device(device)))
+    optimizer = optimizers.build(spec.optimizer, [param], spec.lr, spec.weight_decay, spec.options)
+    if spec.rates:
+        try:
+            rule_of(optimizer)
+        except TypeError as error:
+            raise optimizers.OptimizerError(f"--rates with --optimizer {spec.optimizer}: {error}") from None
+    if ":" not in spec.optimizer and not spec.opt:
+        return
+    param.grad = torch.ones_like(param)
+    optimizers.set_mode(optimizer, training=True)
+    try:
+        optimizer.step()
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise optimizers.OptimizerError(
+            f"--optimizer {spec.optimizer}: cannot make a step on {device} ({reason}); the lab calls step() without a "
+            "closure, after a plain backward(); use another optimizer or other --opt"
+        ) from None
+
+
+@contextmanager
+def _stop_signals() -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM in a list, so that a run can stop after the current step.
+
+    The second one interrupts at once. Under ``torchrun`` it does not, because that forwards every signal it gets and
+    kills processes that do not stop.
+    """
+    torchrun = bool(os.environ.get("WORLD_SIZE"))
+    received: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        received.append(number)
+        if not torchrun:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def _suggested(
     chosen: RunSpec, given: dict[str, Any], resume: str | None, data_dir: Path | None, device: str, quiet: bool
 ) -> RunSpec:
-    """``chosen`` with suggested step sizes; LabError if they were given as well."""
+    """``chosen`` with suggested learning rates; LabError if they were given as well."""
     known = {"resume": resume, **given, **chosen.options}
     fixed = [name for name in ("resume", "lr", "final_lr", "gamma") if known.get(name) is not None]
     if fixed:
@@ -265,7 +327,7 @@ def runs_show(run: Name, out: Out = Path("runs"), as_json: Json = False) -> None
         parts = {"spec": spec.to_dict(), "status": status, "metrics": metrics, "environment": found.environment()}
         echo_json({"run": found.name, **parts})
         return
-    # A traceback has several lines, and none of them can pose as one of ours.
+    # indent tracebacks
     shown = ", ".join(f"{key} {value}" for key, value in status.items()).replace("\n", "\n    ")
     echo(f"run {printable(found.name)}: {shown}")
     for title, fields in (("spec", spec.to_dict()), ("environment", (found.environment() or [{}])[-1])):

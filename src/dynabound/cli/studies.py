@@ -7,27 +7,29 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 import typer
 from rich.console import Console
 from rich.progress import Progress as Bar
 
-from dynabound import _interrupt
-from dynabound.cli.checks import (
-    check_device,
+from dynabound.cli.options import (
+    EngineOptions,
+    Fields,
+    Json,
     check_finite,
-    check_local_runs,
-    check_optimizer,
+    check_folder,
     check_readable,
     check_unused,
+    examples,
+    expand,
+    one_of,
 )
-from dynabound.cli.errors import CommandError, check_folder
-from dynabound.cli.options import EngineOptions, Fields, Json, examples, expand, one_of
-from dynabound.cli.plan import print_dry_run, print_plan
+from dynabound.cli.output import CommandError, echo, echo_json, print_table
 from dynabound.cli.progress import board
 from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, print_report
-from dynabound.cli.tables import echo, echo_json
+from dynabound.cli.runs import check_optimizer
 from dynabound.lab import ledger as ledgers
-from dynabound.lab.engines.base import Event, cores
+from dynabound.lab.engines.base import cores
 from dynabound.lab.engines.pool import LocalEngine
 from dynabound.lab.engines.ray import RayEngine
 from dynabound.lab.engines.tasks import run_tasks
@@ -36,16 +38,26 @@ from dynabound.lab.ledger import Ledger
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.spec import RunSpec, describe
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies import drive, simulate
+from dynabound.lab.studies import cost, drive, simulate
 from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.plan import losses, read
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import Study, choose, seeded
-from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search
+from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search_lr
+from dynabound.lab.training import distributed
 
 __all__ = ["reproduce", "tune"]
 
 _OUT = Path("reproduction")
+
+DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and, at paper scale, their cost, and exit.")]
+Plan = Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")]
+Workers = Annotated[
+    list[int] | None,
+    typer.Option(metavar="N", min=1, max=1_000_000, help="With --plan: workers; repeatable (default 8, 64, 512)."),
+]
+TFlops = Annotated[float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")]
+Reuse = Annotated[Path | None, typer.Option(metavar="LEDGER", help="First copy ended runs from a ledger.")]
 
 
 @examples(
@@ -55,25 +67,16 @@ _OUT = Path("reproduction")
     "dynabound reproduce --engine ray --address auto --device cuda",
     "dynabound reproduce cifar10 --scale laptop --reuse results --add-to results",
 )
-@expand(engine=Fields(EngineOptions))
+@expand(where=Fields(EngineOptions))
 def reproduce(
-    engine: dict[str, Any],
+    where: dict[str, Any],
     studies: Names = None,
     scale: Scale = "demo",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="List the runs and, at paper scale, their cost, and exit.")
-    ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Estimate the time on N workers and exit.")] = False,
-    workers: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", min=1, max=1_000_000, help="With --plan: workers; repeatable (default 8, 64, 512)."),
-    ] = None,
-    tflops: Annotated[
-        float | None, typer.Option(min=0.01, help="With --plan: assumed speed of a GPU (default 10).")
-    ] = None,
-    reuse: Annotated[
-        Path | None, typer.Option(metavar="LEDGER", help="First copy ended runs from a ledger, such as results.")
-    ] = None,
+    dry_run: DryRun = False,
+    plan: Plan = False,
+    workers: Workers = None,
+    tflops: TFlops = None,
+    reuse: Reuse = None,
     add_to: AddTo = None,
     out: OutDir = _OUT,
     as_json: Json = False,
@@ -91,34 +94,35 @@ def reproduce(
     if plan or dry_run:
         given = {"--dry-run": plan and dry_run, "--reuse": reuse, "--add-to": add_to}
         check_unused("--plan" if plan else "--dry-run", given)
-        check_device(engine.get("device", "cpu"))
+        _check_device(where.get("device", "cpu"))
     if not plan and (workers or tflops):
         raise CommandError(f"--{'workers' if workers else 'tflops'}: is for --plan; add --plan, or leave it out")
     chosen = choose(studies or [], scale)
-    specs = [row.spec(scale) for study in chosen for row in study.rows if row.applies(scale)]
-    place = _engine(EngineOptions(**engine), _modules(specs))
+    specs = [row.spec(scale) for study in chosen for row in study.rows if row.included(scale)]
+    engine = _engine(EngineOptions(**where), _modules(specs))
     store = Store(out / "runs")
     check_readable(out, "--out")
     if plan:
         tflops = tflops or 10.0
-        print_plan(
+        _print_plan(
             simulate.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json
         )
         return
     if dry_run:
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")
-        print_dry_run(plans.plan(chosen, scale, store), missing, scale, as_json)
+        _print_dry_run(plans.plan(chosen, scale, StoredRuns(store)), missing, scale, as_json)
         return
     check_ledger(add_to)
     if reuse and _take(chosen, scale, out, Ledger(reuse)):
         specs = []  # nothing is left to train: no data set is needed
-    _check(specs, place, EngineOptions(**engine), out)
+    _check(specs, engine, EngineOptions(**where), out)
+    runs = StoredRuns(store)
     failed = _run(
-        lambda loss: plans.wanted(chosen, scale, store, loss),
+        lambda loss: plans.wanted(chosen, scale, runs, loss),
         store,
-        place,
+        engine,
         as_json,
-        lambda: _prepare(chosen, scale, out, EngineOptions(**engine), as_json),
+        lambda: _prepare(chosen, scale, out, EngineOptions(**where), as_json),
     )
     print_report(chosen, scale, out, add_to, as_json)
     if failed:
@@ -133,7 +137,7 @@ def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> boo
     drive.check((), out, None)
     store = Store(out / "runs")
     echo(f"taken from {ledger.root}: {ledgers.import_runs(chosen, scale, store, ledger)} runs", err=True)
-    return all(run.state in ENDED for run in plans.plan(chosen, scale, store))
+    return all(run.state in ENDED for run in plans.plan(chosen, scale, StoredRuns(store)))
 
 
 def _engine(options: EngineOptions, modules: Sequence[str] = ()) -> LocalEngine | RayEngine:
@@ -181,18 +185,26 @@ def _check_ray(device: str, ranks: int, cpus: int, gpus: float) -> None:
         raise LabError(f"--ranks-per-run {ranks}: every rank needs a CPU, and on cuda a GPU; ask for {ranks} per run")
 
 
-def _check(specs: list[RunSpec], place: LocalEngine | RayEngine, options: EngineOptions, out: Path) -> None:
+def _check_device(device: str) -> None:
+    """Raise CommandError unless torch knows the device, which this machine need not have."""
+    try:
+        torch.device(device)
+    except RuntimeError:
+        raise CommandError(f"--device {device}: is not a device; try cpu or cuda") from None
+
+
+def _check(specs: list[RunSpec], engine: LocalEngine | RayEngine, options: EngineOptions, out: Path) -> None:
     """Raise LabError or CommandError if the runs cannot be trained or stored."""
-    local = isinstance(place, LocalEngine)
+    local = isinstance(engine, LocalEngine)
     check_folder(out)
     check_readable(options.data_dir, "--data-dir")
     if local:
-        check_local_runs(specs, options.device, out)
+        distributed.local_device(options.device)
     drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find
 
 
 def _prepare(chosen: Sequence[Study], scale: str, out: Path, options: EngineOptions, quiet: bool) -> None:
-    """Find the step sizes that AdaBound and AMSBound still lack, and compute the theory's demonstrations."""
+    """Find the learning rates that AdaBound and AMSBound still lack, and compute the theory's demonstrations."""
     from dynabound.lab.studies import suggestions
 
     store, jobs = Store(out / "runs"), options.jobs or cores()
@@ -202,32 +214,110 @@ def _prepare(chosen: Sequence[Study], scale: str, out: Path, options: EngineOpti
         for spec in suggestions.missing(chosen, scale, store)
     ]
     if any(not study.rows for study in chosen):
-        tasks += [partial(theorems.play, name, out / "theory") for name in theorems.missing(out / "theory")]
+        tasks += [partial(theorems.compute, name, out / "theory") for name in theorems.missing(out / "theory")]
     console = Console(stderr=True)
     hidden = quiet or not tasks or not console.is_terminal
     with Bar(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("step sizes of AdaBound, and theorems", total=len(tasks))
+        task = bar.add_task("learning rates of AdaBound, and theorems", total=len(tasks))
         run_tasks(tasks, jobs, lambda done: bar.update(task, completed=done))
 
 
 def _run(
     source: Callable[[Loss], Sequence[RunSpec]],
     store: Store,
-    place: LocalEngine | RayEngine,
+    engine: LocalEngine | RayEngine,
     quiet: bool,
     prepare: Callable[[], None] = lambda: None,
 ) -> int:
     """Run all that ``source`` asks for; return how many runs failed."""
-    with place as engine:
+    with engine:
         prepare()
         with board(lambda: engine.jobs, quiet) as shown:
-
-            def listen(event: Event) -> None:
-                _interrupt.check()  # a library may have swallowed the KeyboardInterrupt
-                shown.listen(event)
-
-            drive.complete(source, store, engine, shown.begin, listen)
+            drive.complete(source, store, engine, shown.begin, shown.listen)
             return shown.failed
+
+
+def _print_dry_run(planned: list[plans.Planned], theory: list[str] | None, scale: str, as_json: bool) -> None:
+    """Print what would be run; ``theory`` lists the theory studies to run, None if they were not asked for."""
+    left = [run for run in planned if run.state not in ENDED]
+    costs = []
+    if scale == "paper":
+        costs = cost.estimate([run.spec for run in left], lambda name: echo(f"measuring steps of {name}", err=True))
+    if as_json:
+        listed = [{"study": p.study, "label": p.label, "run": p.spec.name, "state": p.state, "note": p.note,
+                   "spec": p.spec.to_dict()} for p in planned]  # fmt: skip
+        echo_json({"runs": listed, "theory": theory, "costs": [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]})
+        return
+    for p in planned:
+        echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
+    if theory is not None:
+        todo = f"{', '.join(theory)}: to run; all five take about 30 s" if theory else "all done"
+        echo(f"{'theory':16} {'new' if theory else 'finished':9} {todo}")
+    more = "; a search may add more at its edges" if any(p.note == "search" for p in left) else ""
+    echo(f"{len({p.spec.name for p in left})} runs to do of {len({p.spec.name for p in planned})}{more}")
+    if costs:
+        _print_costs(costs)
+
+
+def _print_costs(costs: list[cost.Cost]) -> None:
+    for c in costs:
+        echo(
+            f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
+            f"{c.gpu_hours:8.1f} GPU hours  {c.seconds / 3600:10,.0f} hours on this CPU"
+        )
+    flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
+    echo(
+        f"total: {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
+        f"{cost.GPU_FLOPS / 1e12:g} TFLOP/s and at least {1e3 * cost.STEP_SECONDS:g} ms per step, "
+        f"{sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
+    )
+
+
+def _print_plan(plan: dict[str, Any], tflops: float, as_json: bool) -> None:
+    """Print the estimated time on several numbers of workers."""
+    if as_json:
+        echo_json({**plan, "tflops": tflops})
+        return
+    echo(
+        f"{plan['runs']} runs to do at {plan['scale']} scale, at most {plan['at_once']} at a time: "
+        f"{plan['flops']:.2e} FLOP, {_time_text(plan['work_seconds'])} of work, {_size_text(plan['bytes'])} of storage "
+        f"at the end, and up to {_size_text(2 * plan['largest_bytes'])} more per run in progress"
+    )
+    print_table(
+        ("workload", "runs", "parameters", "FLOP", "work", "storage", "times"),
+        (
+            (w["workload"], w["runs"], f"{w['parameters']:,}", f"{w['flops']:.2e}", _time_text(w["seconds"]),
+             _size_text(w["bytes"]), w["time"]) for w in plan["workloads"]
+        ),
+    )  # fmt: skip
+    print_table(
+        ("workers", "takes", "utilisation", "work / workers", "longest chain", "limited by"),
+        (
+            (s["workers"], _time_text(s["makespan"]), f"{s['utilisation']:.0%}", _time_text(s["share"]),
+             _time_text(plan["chain_seconds"]), s["limit"]) for s in plan["schedules"]
+        ),
+    )  # fmt: skip
+    for text in (f"a GPU does {tflops:g} TFLOP/s, and a step takes at least a millisecond", *plan["assumed"]):
+        echo(f"assumed: {text}")
+
+
+def _time_text(seconds: float) -> str:
+    """A duration in the largest unit that fits.
+
+    >>> _time_text(90), _time_text(7200), _time_text(0.5)
+    ('1.5 min', '2.0 h', '0.5 s')
+    """
+    unit, name = next((unit, name) for unit, name in ((3600, "h"), (60, "min"), (0, "s")) if seconds >= unit)
+    return f"{seconds / (unit or 1):,.1f} {name}"
+
+
+def _size_text(count: float) -> str:
+    """A number of bytes.
+
+    >>> _size_text(2.5e6), _size_text(4e12)
+    ('2.5 MB', '4,000.0 GB')
+    """
+    return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
 @examples(
@@ -236,11 +326,11 @@ def _run(
 )
 @expand(
     spec=Fields(RunSpec, without=("optimizer", "lr", "opt", "seed"), required=True),
-    engine=Fields(EngineOptions),
+    where=Fields(EngineOptions),
 )
 def tune(
     spec: dict[str, Any],
-    engine: dict[str, Any],
+    where: dict[str, Any],
     optimizers: Annotated[
         list[str] | None,
         typer.Option("--optimizer", **one_of(TUNE_GRIDS, "Optimizer to tune; repeatable (default: the first five)")),
@@ -249,35 +339,36 @@ def tune(
     out: OutDir = _OUT,
     as_json: Json = False,
 ) -> None:
-    """Search for step sizes as the paper does.
+    """Search for learning rates as the paper does.
 
     Five points, more if the best is at an edge; the lowest final training loss wins. Safe to interrupt: run the same
     command again to resume.
     """
     specs = [RunSpec(**spec, optimizer=name) for name in optimizers or GRIDS]
     store = Store(out / "runs")
-    place = _engine(EngineOptions(**engine), _modules(specs))
-    device = engine.get("device", "cpu")
-    if isinstance(place, LocalEngine) or device == "cpu":  # the GPUs of a cluster are not here
+    engine = _engine(EngineOptions(**where), _modules(specs))
+    device = where.get("device", "cpu")
+    if isinstance(engine, LocalEngine) or device == "cpu":  # the GPUs of a cluster are not here
         for each in specs:
             check_optimizer(each, device)
-    _check(specs, place, EngineOptions(**engine), out)
-    failed = _run(plans.tuning(specs, seeds), store, place, as_json)
-    found = {each.optimizer: search(each, losses(store), TUNE_GRIDS) for each in specs}
+    _check(specs, engine, EngineOptions(**where), out)
+    failed = _run(plans.tuning(specs, seeds), store, engine, as_json)
+    runs = StoredRuns(store)
+    found = {each.optimizer: search_lr(each, runs.losses(), TUNE_GRIDS) for each in specs}
     if as_json:
-        echo_json({name: _found(result, store, seeds) for name, result in found.items()})
+        echo_json({name: _found(result, runs, seeds) for name, result in found.items()})
     else:
         for name, result in found.items():
-            _print_found(name, result, _found(result, store, seeds))
+            _print_found(name, result, _found(result, runs, seeds))
     if failed:
         echo(f"{failed} runs failed; run the same command again to retry them", err=True)
         raise typer.Exit(1)
 
 
-def _found(result: Search, store: Store, seeds: int) -> dict[str, Any]:
+def _found(result: Search, runs: StoredRuns, seeds: int) -> dict[str, Any]:
     """The runs of a search and the results of its best setting, for JSON."""
-    best, tried = result.best, [(read(store, spec), loss) for spec, loss in result.tried]
-    winner = [read(store, spec) for spec in seeded(best, seeds)] if best else []
+    best, tried = result.best, [(runs.read(spec), loss) for spec, loss in result.tried]
+    winner = [runs.read(spec) for spec in seeded(best, seeds)] if best else []
     final = [run.series("test")[-1] for run in winner if run.state == "finished"]
     return {
         "best": best and best.to_dict(),

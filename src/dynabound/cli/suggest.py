@@ -14,13 +14,21 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from dynabound._files import write_whole
-from dynabound.cli.checks import check_memory, check_readable
-from dynabound.cli.errors import check_folder
-from dynabound.cli.options import DataDir, Device, Fields, Json, Quiet, examples, expand
-from dynabound.cli.tables import echo, echo_json, print_table
+from dynabound.cli.options import (
+    DataDir,
+    Device,
+    Fields,
+    Json,
+    Quiet,
+    check_folder,
+    check_readable,
+    examples,
+    expand,
+)
+from dynabound.cli.output import echo, echo_json
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.training.suggested import suggest_rates, with_rates
+from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
 __all__ = ["suggest", "suggesting"]
@@ -34,7 +42,7 @@ __all__ = ["suggest", "suggesting"]
 def suggest(
     spec: dict[str, Any],
     steps: Annotated[
-        int | None, typer.Option(min=1, help="Length of the training to come (default: that of --epochs).")
+        int | None, typer.Option(min=1, help="Length of the planned run (default: that of --epochs).")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Repeat with other batches and average.")] = 1,
     data_dir: DataDir = None,
@@ -43,13 +51,12 @@ def suggest(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Find AdaBound's learning rates for a task and model by short races.
+    """Find AdaBound's learning rates for a task and model by short trials.
 
     Prints lr, final_lr and gamma with the reason for each, and the command that trains with them.
     """
     chosen = RunSpec.from_dict(spec)
     check_readable(data_dir, "--data-dir")
-    check_memory(chosen, device)
     if out:
         check_folder(out)
     limit_threads(chosen)
@@ -63,9 +70,7 @@ def suggest(
     if as_json:
         echo_json({**found.to_dict(), "command": command})
         return
-    numbers = ("lr", "final_lr", "gamma")
-    print_table(("", "suggested"), [(name, f"{getattr(found, name):.3g}") for name in numbers])
-    echo(f"\n{found.explanation}\n\n{command}")
+    echo(f"{found}\n\n{command}")
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""``dynabound theory``."""
+"""``dynabound theory`` and ``bounds``: what is known before any run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from dynabound.cli import tables
-from dynabound.cli.errors import CommandError, check_folder
-from dynabound.cli.options import Json, examples, one_of
+from dynabound.cli.options import Json, check_folder, examples, one_of
+from dynabound.cli.output import CommandError, echo, show
+from dynabound.lens import forecast
 from dynabound.theory import studies
-from dynabound.theory.study import Demonstration
+from dynabound.theory.demonstration import Demonstration
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
-__all__ = ["theory"]
+__all__ = ["bounds", "theory"]
 
 _NAMES = (*studies.DEMONSTRATIONS, "all")
 
@@ -46,7 +47,7 @@ def theory(
     """Simulate the paper's theorems: a verdict on every claim, figures and all numbers."""
     if not names:
         listed = {name: (study.__doc__ or "").splitlines()[0] for name, study in studies.DEMONSTRATIONS.items()}
-        tables.echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_list(listed)
+        echo(json.dumps(listed, ensure_ascii=False)) if as_json else _print_list(listed)
         return
     check_folder(out)
     given = dict(alpha=alpha, beta1=beta1, beta2=beta2, period=period, steps=steps, seeds=seeds, scheme=scheme,
@@ -62,7 +63,7 @@ def theory(
     if as_json:
         full = [study.as_dict() for study in results]
         kept = [{key: study[key] for key in ("name", "title", "settings", "verdicts", "statements")} for study in full]
-        tables.echo(json.dumps(kept, ensure_ascii=False))
+        echo(json.dumps(kept, ensure_ascii=False))
         return
     for study, paths in zip(results, files, strict=True):
         _print_study(study, paths)
@@ -77,20 +78,40 @@ def _run(run: Callable[..., Demonstration], name: str, options: dict[str, object
 
 def _print_study(study: Demonstration, paths: list[Path]) -> None:
     table = Table(title=study.title, title_justify="left", title_style="bold")
-    for heading in ("claim", "whose", "measured", "verdict", "settings"):
+    for heading in ("claim", "source", "measured", "verdict", "settings"):
         table.add_column(heading, no_wrap=heading == "verdict")
     for verdict in study.verdicts:
-        # Red marks an unexpected verdict: a claim that is known to be false is expected to fail.
-        colour = "yellow" if verdict.holds is None else "green" if verdict.as_expected else "red"
+        colour = {SUPPORTED: "green", REFUTED: "red"}.get(verdict.verdict, "yellow")
         table.add_row(verdict.claim, verdict.source, verdict.measured, Text(verdict.verdict, colour), verdict.settings)
-    tables.show(table)
-    tables.show(Text("; ".join(f"{name}: {word}" for name, word in study.statements.items())))
-    if any(verdict.holds is None for verdict in study.verdicts):
-        tables.echo("undecided: T is too small to decide; give a larger --T")
-    tables.show(Text(f"{study.summary}\n{'  '.join(map(str, paths))}\n", "dim"))
+    show(table)
+    show(Text("; ".join(f"{name}: {word}" for name, word in study.statements.items())))
+    if any(verdict.verdict == UNDECIDED for verdict in study.verdicts):
+        echo("undecided: T is too small to decide; give a larger --T")
+    show(Text(f"{study.summary}\n{'  '.join(map(str, paths))}\n", "dim"))
 
 
 def _print_list(listed: dict[str, str]) -> None:
     for name, line in listed.items():
-        tables.echo(f"{name:15} {line}")
-    tables.echo("\ndynabound theory NAME..., or all; --help shows the options")
+        echo(f"{name:15} {line}")
+    echo("\ndynabound theory NAME..., or all; --help shows the options")
+
+
+@examples("dynabound bounds --final-lr 0.5 --gamma 0.01", "dynabound bounds --certificate --out bounds")
+def bounds(
+    lr: Annotated[float, typer.Option(help="Adam's learning rate.")] = 1e-3,
+    final_lr: Annotated[float, typer.Option(help="The learning rate of SGD at the end.")] = 0.1,
+    gamma: Annotated[float, typer.Option(help="Speed at which the bounds converge.")] = 1e-3,
+    family: Annotated[str, typer.Option(**one_of(forecast.CONVERGING, "Form of the bounds."))] = "harmonic",
+    certificate: Annotated[bool, typer.Option("--certificate", help="Add what the theory says about them.")] = False,
+    as_json: Json = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for bounds.png and bounds.json.")] = None,
+) -> None:
+    """Draw the bounds: when they clip a rate, and when AdaBound is close to SGD."""
+    try:
+        result = forecast.forecast(lr, final_lr, gamma, family)
+    except ValueError as error:
+        raise CommandError(str(error), code=2) from None
+    if out is not None:
+        check_folder(out)
+        result.save(out)
+    echo(result.json() if as_json else result.text(certificate))

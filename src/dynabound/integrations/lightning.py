@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dynabound.tuning import Suggestion
-    from dynabound.tuning._suggest import Settings
+    from dynabound.tuning.torch import SuggestArguments
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -101,15 +101,17 @@ class LensCallback(Callback):
         self._loaded = list(state_dict["lenses"])
 
 
-def suggest(module: LightningModule, batches: Iterable[Any], steps: int, **settings: Unpack[Settings]) -> Suggestion:
+def suggest(
+    module: LightningModule, batches: Iterable[Any], steps: int, **settings: Unpack[SuggestArguments]
+) -> Suggestion:
     """:func:`dynabound.suggest` with the loss that ``module.training_step`` returns. Call it before ``Trainer.fit``.
 
     The module is restored afterwards, except for state that ``training_step`` itself keeps, such as metrics: clear it
-    in ``reset``, which is called before each race and after the last. There is no Trainer during the races: the
+    in ``reset``, which is called before each trial and after the last. There is no Trainer during the trials: the
     module's own precision is used, batches are not accumulated, and ``self.log`` does nothing.
 
     Args:
-        module: the module to train, with automatic optimization, on the device for the races.
+        module: the module to train, with automatic optimization, on the device for the trials.
         batches: the DataLoader of the training, or any iterable of batches.
         steps: the length of the planned training, in optimizer steps: ``Trainer.estimated_stepping_batches``.
         settings: the keyword arguments of :func:`dynabound.suggest`; ``clip`` is Lightning's ``gradient_clip_val``.

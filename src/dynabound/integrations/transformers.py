@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from dynabound.tuning import Suggestion
-    from dynabound.tuning._suggest import Settings
+    from dynabound.tuning.torch import SuggestArguments
 
 try:
     from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -84,7 +84,7 @@ def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
     return Path(str(args.output_dir)) / f"checkpoint-{state.global_step}" / _FILE
 
 
-def suggest(trainer: Trainer, steps: int | None = None, **settings: Unpack[Settings]) -> Suggestion:
+def suggest(trainer: Trainer, steps: int | None = None, **settings: Unpack[SuggestArguments]) -> Suggestion:
     """:func:`dynabound.suggest` with a Trainer's model, loss and training data. Call it before ``Trainer.train``.
 
     The model is restored afterwards. The loss is that of ``Trainer.compute_loss``, with the Trainer's autocast; batches

@@ -12,7 +12,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from error
 
-from dynabound.keras._optimizers import AdaBound, AMSBound
-from dynabound.keras._suggest import suggest
+from dynabound.keras.adabound import AdaBound, AMSBound
+from dynabound.keras.suggest import suggest
 
 __all__ = ["AMSBound", "AdaBound", "suggest"]

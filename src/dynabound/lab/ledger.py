@@ -7,7 +7,6 @@ was trained in, and a checksum of the line. Lines are sorted by the name of the 
 
 from __future__ import annotations
 
-import functools
 import itertools
 import json
 import logging
@@ -19,20 +18,19 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
-from dynabound._files import read_regular, write_whole
-from dynabound.lab.checkpoints.contents import check_metrics, check_result
+from dynabound._files import write_whole
 from dynabound.lab.errors import DamagedError, LabError
-from dynabound.lab.spec import RunSpec, is_number
-from dynabound.lab.store import ENDED, Store, parse_json, signed, verified
+from dynabound.lab.spec import RunSpec
+from dynabound.lab.store import ENDED, Store, parse_json, verified, with_checksum
 from dynabound.lab.studies import suggestions
-from dynabound.lab.studies.plan import plan
+from dynabound.lab.studies.plan import StoredRun, StoredRuns, plan
 from dynabound.lab.studies.recipes import Study
 from dynabound.lab.tasks import catalog, datasets
-from dynabound.lab.train import DECISIVE, Progress, Result, train
+from dynabound.lab.train import ENVIRONMENT_KEYS, Progress, Result, train
 from dynabound.tuning import Suggestion
 
 __all__ = [
@@ -41,6 +39,7 @@ __all__ = [
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
+_Kind = TypeVar("_Kind", "Entry", "Suggested")
 _SUGGESTIONS = "suggestions.jsonl"
 
 
@@ -72,6 +71,7 @@ class Entry:
         run = store.run(self.spec)
         with run.lock():
             run.begin(self.spec, *self.environment, resume=False)
+            run.write_metrics(self.metrics)
             run.end(self.state, self.metrics, step=self.step)
 
     def to_dict(self) -> dict[str, Any]:
@@ -88,22 +88,14 @@ class Entry:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Entry:
-        """The entry of a line; DamagedError if the line is not valid."""
-        spec = _spec(fields)
-        state, step, columns, sessions = (fields.get(key) for key in ("state", "step", "metrics", "environment"))
-        if state not in ENDED or type(step) is not int or step < 0:
-            raise DamagedError("its state is not that of a run that has ended")
-        if not isinstance(columns, dict) or not all(isinstance(column, list) for column in columns.values()):
-            raise DamagedError("its metrics are not columns")
-        if len({len(column) for column in columns.values()}) > 1:
-            raise DamagedError("its metrics are columns of different lengths")
-        metrics = check_metrics(
-            [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        )
-        check_result(spec, state, metrics)
-        if not isinstance(sessions, list) or not sessions or not all(isinstance(each, dict) for each in sessions):
+        """The entry of a line whose checksum is right; DamagedError if its run has not ended."""
+        spec, columns = RunSpec.stored(fields["spec"], fields["run"]), fields["metrics"]
+        metrics = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if fields["state"] not in ENDED or (fields["state"] == "finished" and len(metrics) != spec.epochs):
+            raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {fields['state']}")
+        if not fields["environment"]:
             raise DamagedError("it does not say what it was trained on")
-        return cls(spec, state, step, metrics, sessions)
+        return cls(spec, fields["state"], fields["step"], metrics, fields["environment"])
 
 
 @dataclass(frozen=True)
@@ -124,14 +116,8 @@ class Suggested:
 
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Suggested:
-        """The entry of a line; DamagedError if the line is not valid."""
-        try:
-            found = Suggestion.from_dict(fields["suggestion"])
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DamagedError(f"it is not a suggestion ({error})") from error
-        if not all(map(is_number, (found.lr, found.final_lr, found.gamma, found.cost))):
-            raise DamagedError("its step sizes are not numbers")
-        return cls(_spec(fields), found)
+        """The suggestion of a line."""
+        return cls(RunSpec.stored(fields["spec"], fields["run"]), Suggestion.from_dict(fields["suggestion"]))
 
 
 class Ledger:
@@ -151,6 +137,12 @@ class Ledger:
         """All suggestions, by the name of the run with the default step sizes."""
         path = self.root / _SUGGESTIONS
         return {each.spec.name: each for each in _read(path, Suggested)} if path.exists() else {}
+
+    def runs(self) -> StoredRuns:
+        """Everything in the ledger, read once."""
+        ended = {name: StoredRun(entry.spec, entry.state, entry.metrics, environment=entry.environment)
+                 for name, entry in self.entries().items()}  # fmt: skip
+        return StoredRuns(None, ended, {name: each.suggestion for name, each in self.suggestions().items()})
 
     def require(self) -> None:
         """Raise LabError if there is no run."""
@@ -182,7 +174,7 @@ class Ledger:
         path = self.root / name
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            old = read_regular(path).decode().splitlines() if path.exists() else []
+            old = path.read_text().splitlines() if path.exists() else []
             write_whole(path, "".join(f"{line}\n" for line in sorted([*old, *lines])).encode())
         except OSError as error:
             raise LabError(f"{path}: cannot be written ({error.strerror}); give another folder") from None
@@ -190,41 +182,24 @@ class Ledger:
 
 def _line(entry: Entry | Suggested) -> str:
     # "run" comes first: sorted lines are sorted by the names of the runs.
-    return json.dumps(signed(entry.to_dict()), separators=(",", ":"), allow_nan=False)
+    return json.dumps(with_checksum(entry.to_dict()), separators=(",", ":"), allow_nan=False)
 
 
-def _read(path: Path, kind: Any) -> list[Any]:
+def _read(path: Path, kind: type[_Kind]) -> list[_Kind]:
     try:
-        return _parse(path, kind, read_regular(path))
+        lines = path.read_bytes().splitlines()
     except OSError as error:
         raise LabError(f"{path}: cannot be read ({error.strerror or error}); restore it from its repository") from None
-
-
-@functools.lru_cache(maxsize=64)  # a page of results reads every file five times
-def _parse(path: Path, kind: Any, text: bytes) -> list[Any]:
     found = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             found.append(kind.from_dict(verified(parse_json(line, dict))))
-        except DamagedError as error:
+        except (DamagedError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise LabError(
                 f"{path}, line {number}: is damaged ({error}); restore the file from its repository "
                 f"(git checkout -- {path}), or delete the line"
             ) from None
     return found
-
-
-def _spec(fields: dict[str, Any]) -> RunSpec:
-    """The spec of a line; DamagedError if it is not valid, or if the line has another name than its run."""
-    if not isinstance(fields.get("spec"), dict):
-        raise DamagedError("it has no spec")
-    try:
-        spec = RunSpec.from_dict(fields["spec"])
-    except (LabError, TypeError, ValueError) as error:
-        raise DamagedError(f"its spec is wrong: {error}") from error
-    if fields.get("run") not in spec.names:
-        raise DamagedError(f"it is named {fields.get('run')!r}, and its spec is that of run {spec.name}")
-    return spec
 
 
 NOT_IN_LEDGERS = ("learning-rates", "theory")
@@ -237,8 +212,9 @@ def import_runs(studies: Sequence[Study], scale: str, store: Store, ledger: Ledg
     for spec in suggestions.missing(studies, scale, store):
         if spec.name in made:
             suggestions.write(spec, made[spec.name].suggestion, store)
+    runs = StoredRuns(store)
     while True:  # the runs of a search decide which ones are needed next
-        lacking = {run.spec.name for run in plan(studies, scale, store) if run.state not in ENDED}
+        lacking = {run.spec.name for run in plan(studies, scale, runs) if run.state not in ENDED}
         found = [entries.pop(name) for name in sorted(lacking) if name in entries]
         if not found:
             return taken
@@ -247,12 +223,12 @@ def import_runs(studies: Sequence[Study], scale: str, store: Store, ledger: Ledg
         taken += len(found)
 
 
-def available_studies(studies: Sequence[Study], scale: str, store: Store) -> list[Study]:
-    """The studies of which ``store`` has ended runs, without those that a ledger cannot show."""
+def available_studies(studies: Sequence[Study], scale: str, runs: StoredRuns) -> list[Study]:
+    """The studies with runs that have ended, without those that a ledger cannot show."""
     return [
         study
         for study in studies
-        if study.name not in NOT_IN_LEDGERS and any(run.state in ENDED for run in plan([study], scale, store))
+        if study.name not in NOT_IN_LEDGERS and any(run.state in ENDED for run in plan([study], scale, runs))
     ]
 
 
@@ -266,7 +242,7 @@ def _ended(studies: Sequence[Study], scale: str, store: Store) -> Iterator[Entry
         found = suggestions.read(spec, store)
         if found:
             yield Suggested(spec, found)
-    for run in plan(studies, scale, store):
+    for run in plan(studies, scale, StoredRuns(store)):
         if run.state in ENDED:
             yield Entry.of(run.spec, store)
 
@@ -344,7 +320,11 @@ def _stop(entry: Entry) -> Callable[[], bool] | None:
 
 
 def _compare(entry: Entry, result: Result, here: dict[str, Any], others: Iterable[Entry]) -> Outcome:
-    other = [key for key in (*DECISIVE, "data") if any(session.get(key) != here[key] for session in entry.environment)]
+    other = [
+        key
+        for key in (*ENVIRONMENT_KEYS, "data")
+        if any(session.get(key) != here[key] for session in entry.environment)
+    ]
     if "data" in other:
         return Outcome(entry, "not compared", f"trained on other data ({entry.environment[-1].get('data')})")
     if entry.state != result.state:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import math
 import reprlib
@@ -38,7 +37,6 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda x: x >= 0, ">= 0"),
     "weight_decay": (lambda x: x >= 0, ">= 0"),
 }
-_MAX_NAMES = 1024  # each option with a whole number multiplies the names that a run may have
 _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
@@ -171,17 +169,8 @@ class RunSpec:
     @functools.cached_property
     def name(self) -> str:
         """The run's name: a hash of the fields that are not None, so that new ones do not rename old runs."""
-        return _hash(self.to_dict())
-
-    @functools.cached_property
-    def names(self) -> list[str]:
-        """The name, then the names that older versions gave to equal specs whose options were written differently."""
-        forms = {key: _forms(value) for key, value in self.options.items()}
-        if math.prod(map(len, forms.values())) > _MAX_NAMES:
-            return [self.name]
-        variants = [dict(zip(forms, values, strict=True)) for values in itertools.product(*forms.values())]
-        names = [_hash({**self.to_dict(), "opt": options}) for options in variants]
-        return list(dict.fromkeys(names))
+        set_fields = {key: value for key, value in self.to_dict().items() if value is not None}
+        return hashlib.sha256(_dumps(set_fields).encode()).hexdigest()[:16]
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, for JSON."""
@@ -204,6 +193,18 @@ class RunSpec:
         return cls(**fields)
 
     @classmethod
+    def stored(cls, fields: Mapping[str, Any], name: str) -> RunSpec:
+        """The spec that was stored as run ``name``. Its hash shows that it was checked when it was made."""
+        spec = object.__new__(cls)
+        for each in dataclasses.fields(cls):
+            object.__setattr__(spec, each.name, fields.get(each.name))
+        options = sorted((fields.get("opt") or {}).items())
+        object.__setattr__(spec, "opt", tuple((key, _tuple(value)) for key, value in options))
+        if spec.name != name:
+            raise SpecError(f"is the spec of run {spec.name}, not of {name}")
+        return spec
+
+    @classmethod
     def from_json(cls, text: str) -> RunSpec:
         """The spec in a JSON text, written by :meth:`to_json` or by hand."""
         try:
@@ -213,11 +214,6 @@ class RunSpec:
         if not isinstance(fields, dict):
             raise SpecError(f"the spec is a JSON {type(fields).__name__}; must be an object of fields")
         return cls.from_dict(fields)
-
-
-def _hash(fields: dict[str, Any]) -> str:
-    set_fields = {key: value for key, value in fields.items() if value is not None}
-    return hashlib.sha256(_dumps(set_fields).encode()).hexdigest()[:16]
 
 
 def _is_option(value: Any) -> bool:
@@ -237,16 +233,6 @@ def _short(value: Any) -> str:
     return reprlib.repr(value)
 
 
-def _forms(value: Any) -> list[Any]:
-    """An option's value, and what older versions told apart from it: 1, 1.0 and True, 0.0 and -0.0."""
-    if isinstance(value, tuple):
-        return list(itertools.islice(itertools.product(*map(_forms, value)), _MAX_NAMES + 1))
-    if isinstance(value, str) or value is None or value != value // 1:
-        return [value]
-    same: list[Any] = [value, int(value), float(value)]
-    return same if value else [*same, -0.0]
-
-
 def _dumps(fields: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, allow_nan=False)
 
@@ -262,11 +248,15 @@ def _integer(name: str, value: Any, least: int) -> None:
         raise SpecError(f"{name}={_short(value)}: must be an integer >= {least} that fits into 64 bits")
 
 
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _pairs(optimizer: str, opt: Any) -> Options:
     """Options in one canonical form: sorted pairs, lists as tuples."""
     items = opt.items() if isinstance(opt, Mapping) else opt
     try:
-        pairs = {key: tuple(value) if isinstance(value, list) else value for key, value in items}
+        pairs = {key: _tuple(value) for key, value in items}
     except (TypeError, ValueError):
         pairs = {"": opt}
     if not all(isinstance(key, str) and key and _is_option(value) for key, value in pairs.items()):

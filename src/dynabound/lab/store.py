@@ -3,8 +3,7 @@
 A folder holds ``spec.json``, ``status.json``, ``environment.json``, ``metrics.jsonl``, the last two checkpoints
 (``checkpoint-*.pt`` with ``checkpoint-*.pt.sha256``, or folders ``checkpoint-*.dcp`` of sharded runs) and ``lock``. The
 newest checkpoint is authoritative for a run that has not ended: it contains the metrics too, and everything that was
-written after it is written again. Status, environment and each line of metrics contain their own checksums; status and
-checkpoints name their run, and the checksums of environment and metrics include its name.
+written after it is written again. The status has the checksum of the metrics, unless the run is going on, and its own.
 """
 
 from __future__ import annotations
@@ -13,39 +12,27 @@ import contextlib
 import hashlib
 import json
 import logging
-import secrets
 import shlex
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynabound._files import read_regular, write_whole
-from dynabound.lab.checkpoints import file, lock
-from dynabound.lab.checkpoints.contents import check_metrics, check_result
+from dynabound._files import write_whole
+from dynabound.lab.checkpoints import lock
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
-from dynabound.lab.errors import DamagedError, LabError, LockedError, StoreError
+from dynabound.lab.errors import DamagedError, LockedError, StoreError
 from dynabound.lab.spec import RunSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError", "parse_json", "signed", "verified"]
+__all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError", "parse_json", "verified", "with_checksum"]
 
 log = logging.getLogger(__name__)
 ENDED = ("finished", "diverged")
 """The states of runs that have nothing left to do."""
-_STATES = ("new", "running", "stopped", "failed", *ENDED)
-# Version 0.1 wrote no checksums. An entry without one may only have the keys of that version: otherwise damage to the
-# key "sha256" itself would go unnoticed.
-_OLD_STATUS = frozenset({"state", "step", "epochs", "error"})
-_OLD_SESSION = frozenset({
-    "dynabound", "torch", "python", "platform", "device", "seed", "threads", "ranks", "fsdp", "data", "commit",
-    "started", "shared",
-})  # fmt: skip
-_OLD_METRICS = frozenset({"epoch", "step", "lr", "lower", "upper", "rates", "seconds"}).union(
-    f"{split}_{what}" for split in ("train", "valid", "test") for what in ("loss", "accuracy", "perplexity")
-)
 
 
 class Store:
@@ -56,26 +43,20 @@ class Store:
 
     def run(self, spec: RunSpec) -> Run:
         """The run of ``spec``, which need not exist yet."""
-        folders = [self.root / name for name in spec.names]
-        old = (folder for folder in folders[1:] if (folder / "spec.json").is_file())
-        return Run(next(old, folders[0]), spec)
+        return Run(self.root / spec.name, spec)
 
     def runs(self) -> list[Run]:
         """All runs, the oldest first."""
         ages: dict[Path, float] = {}
-        refused = None
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        try:
             for folder in self.root.iterdir():
-                # A folder may be removed at any moment, and one that cannot be read must not hide the others.
-                try:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # not a run, or removed just now
                     if not folder.name.startswith("."):
                         ages[folder] = _age(folder)
-                except PermissionError as error:
-                    refused = error
-                except OSError:
-                    pass
-        if refused and not ages:
-            raise StoreError(f"{self.root}: cannot be read ({refused.strerror}); {_readable(self.root)}") from refused
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except PermissionError as error:
+            raise StoreError(f"{self.root}: cannot be read ({error.strerror}); {_readable(self.root)}") from error
         return [Run(folder) for folder in sorted(ages, key=lambda folder: (ages[folder], folder.name))]
 
     def find(self, name: str) -> Run:
@@ -91,8 +72,8 @@ def _age(folder: Path) -> float:
     """The time of a run's spec, or of its status if the spec is lost; FileNotFoundError if this is not a run."""
     try:
         with contextlib.suppress(FileNotFoundError):
-            return (folder / "spec.json").lstat().st_mtime
-        return (folder / "status.json").lstat().st_mtime
+            return (folder / "spec.json").stat().st_mtime
+        return (folder / "status.json").stat().st_mtime
     except PermissionError:
         return folder.stat().st_mtime
 
@@ -104,7 +85,6 @@ class Run:
         self.folder = folder
         self._spec = spec
         self._checkpoints = Checkpoints(folder)
-        self._verified = False
 
     @property
     def name(self) -> str:
@@ -115,16 +95,15 @@ class Run:
 
     def spec(self) -> RunSpec:
         """The stored spec; StoreError if it is not the one that the folder is named after."""
-        path = self.folder / "spec.json"
-        try:
-            spec = RunSpec.from_json(read_regular(path).decode())
-        except PermissionError as error:
-            raise StoreError(f"{path}: cannot be read ({error.strerror}); {_readable(self.folder)}") from error
-        except (OSError, UnicodeDecodeError, LabError) as error:
-            raise StoreError(f"{path}: cannot be read ({_first_line(error)}); {self.remedy}") from error
-        if self.name not in spec.names:
-            raise StoreError(f"{path}: is the spec of run {spec.name}, not of {self.name}; {self.remedy}")
-        return spec
+        if self._spec is None:
+            path = self.folder / "spec.json"
+            try:
+                self._spec = RunSpec.stored(parse_json(path.read_bytes(), dict), self.name)
+            except PermissionError as error:
+                raise StoreError(f"{path}: cannot be read ({error.strerror}); {_readable(self.folder)}") from error
+            except (OSError, TypeError, ValueError, DamagedError) as error:
+                raise StoreError(f"{path}: cannot be read ({_reason(error)}); {self.remedy}") from error
+        return self._spec
 
     def status(self) -> dict[str, Any]:
         """``state``: new, running, stopped, finished, diverged, failed or damaged; ``step``, ``epochs`` or ``error``.
@@ -132,91 +111,54 @@ class Run:
         A run is stopped if it has not ended and no process trains it: it was interrupted, or its process died.
         A run whose status is damaged is trained again from its last checkpoint, which repairs it.
         """
-        try:
-            status = self._stored_status()
-        except FileNotFoundError:
-            return {"state": "new"}
-        except DamagedError as error:
-            if self.locked():
-                return {"state": "running"}
-            return {"state": "damaged", "error": f"{self.folder / 'status.json'}: {error}; {self._retrain}"}
+        status = self._stored_status()
         if status["state"] == "running" and not self.locked():
             status["state"] = "stopped"
-        return {key: value for key, value in status.items() if key not in ("metrics_sha256", "run")}
-
-    def _stored_status(self) -> dict[str, Any]:
-        try:
-            status = verified(parse_json(read_regular(self.folder / "status.json"), dict), _OLD_STATUS)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise DamagedError(f"cannot be read ({error.strerror or error})") from error
-        if not isinstance(status.get("state"), str) or status["state"] not in _STATES:
-            raise DamagedError("it has no state")
-        if not all(isinstance(status.get(key, 0), int) for key in ("epochs", "step")):
-            raise DamagedError("its counts are not numbers")
-        if not isinstance(status.get("error", ""), str):
-            raise DamagedError("its error is not a text")
-        if status.get("run", self.name) != self.name:
-            raise DamagedError(f"belongs to run {status['run']}")
+        elif status["state"] == "damaged" and self.locked():
+            return {"state": "running"}
+        status.pop("metrics_sha256", None)
         return status
 
-    def stamp(self) -> tuple[tuple[int, ...], ...]:
-        """A value that changes whenever the status or the metrics are written."""
-        found = []
-        for name in ("status.json", "metrics.jsonl"):
-            with contextlib.suppress(OSError):
-                stat = (self.folder / name).lstat()
-                found.append((stat.st_mtime_ns, stat.st_size, stat.st_ino))
-        return tuple(found)
-
-    def metrics(self) -> list[dict[str, Any]]:
-        """One dict per epoch. If the file is damaged, they come from the checkpoint."""
-        path = self.folder / "metrics.jsonl"
+    def _stored_status(self) -> dict[str, Any]:
+        path = self.folder / "status.json"
         try:
-            status = self._stored_status()
-        except (FileNotFoundError, DamagedError):
-            status = {}
-        try:
-            contents = read_regular(path)
-            lines = [verified(parse_json(line, dict), _OLD_METRICS, self.name) for line in contents.splitlines()]
-            if status.get("metrics_sha256") in (None, hashlib.sha256(contents).hexdigest()):
-                return self._checked(lines, status)
+            return verified(parse_json(path.read_bytes(), dict))
         except FileNotFoundError:
-            if not (status.get("metrics_sha256") or status.get("epochs") or status.get("state") == "finished"):
-                return []
-        except (OSError, DamagedError):
-            pass
-        log.warning("%s: is damaged; the metrics come from the last checkpoint", path)
-        state = self.load_checkpoint()
-        with contextlib.suppress(DamagedError):
-            if state is not None:
-                return self._checked(state["metrics"], status)
-        raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self.remedy}")
+            return {"state": "new"}
+        except (OSError, DamagedError) as error:
+            repair = f"repair it with: dynabound train --resume {self.name} {_out(self.folder.parent)}"
+            return {"state": "damaged", "error": f"{path}: {_reason(error)}; {repair}"}
 
-    def _checked(self, metrics: list[dict[str, Any]], status: dict[str, Any]) -> list[dict[str, Any]]:
-        """``metrics``; DamagedError if they are not those of this run in this state."""
-        check_result(self._spec or self.spec(), status.get("state"), check_metrics(metrics))
-        if status.get("epochs") not in (None, len(metrics)):
-            raise DamagedError("the status has another number of epochs")
-        return metrics
+    def metrics(self, repair: bool = False) -> list[dict[str, Any]]:
+        """One dict per epoch. If the file is damaged, they come from the checkpoint; ``repair`` writes them back."""
+        path, status = self.folder / "metrics.jsonl", self._stored_status()
+        expected = status.get("metrics_sha256")
+        with contextlib.suppress(OSError, DamagedError):
+            contents = path.read_bytes() if expected or path.exists() else b""
+            if expected in (None, hashlib.sha256(contents).hexdigest()):
+                return [parse_json(line, dict) for line in contents.splitlines()]
+        state = self.load_checkpoint()
+        if state is None or (status["state"] in ENDED and len(state["metrics"]) != status["epochs"]):
+            raise StoreError(f"{path}: is damaged, and no checkpoint has the metrics; {self.remedy}")
+        found: list[dict[str, Any]] = state["metrics"]
+        log.warning("%s: is damaged; the metrics come from the last checkpoint", path)
+        if repair:
+            with self.lock():
+                self.write_metrics(found)
+        return found
 
     def environment(self) -> list[dict[str, Any]]:
-        """The environment of each session of the run; damaged entries are left out."""
+        """The environment of each session of the run; none if the file is damaged."""
         try:
-            entries = parse_json(read_regular(self.folder / "environment.json"), list)
+            sessions = parse_json((self.folder / "environment.json").read_bytes(), list)
         except (OSError, DamagedError):
             return []
-        sessions = []
-        for entry in entries:
-            with contextlib.suppress(DamagedError):
-                sessions.append(verified(entry, _OLD_SESSION, self.name))
-        return sessions
+        return [session for session in sessions if isinstance(session, dict)]
 
     def load_checkpoint(self, mesh: DeviceMesh | None = None) -> dict[str, Any] | None:
         """See :meth:`Checkpoints.load <dynabound.lab.checkpoints.rotation.Checkpoints.load>`."""
         state = self._checkpoints.load(mesh)
-        if state is not None and state.get("run", self.name) != self.name:
+        if state is not None and state["run"] != self.name:
             raise StoreError(
                 f"{self.folder}: its checkpoint belongs to run {state['run']}, not to {self.name}; {self.remedy}"
             )
@@ -240,58 +182,46 @@ class Run:
         """Write what is known before training: spec, status, and the new sessions after the earlier ones."""
         earlier = self.environment() if resume else []
         self._write("spec.json", (spec.to_json() + "\n").encode())
-        self._write("environment.json", _json([signed(each, self.name) for each in (*earlier, *sessions)]))
+        self._write("environment.json", _json([*earlier, *sessions]))
         self.write_status("running")
 
     def write_status(self, state: str, **details: Any) -> None:
-        """Write the run's state, with the checksum of its metrics."""
-        status = {"state": state, **details, "run": self.name}
-        if state != "running":  # until then the metrics change without the status
-            with contextlib.suppress(OSError):
-                status["metrics_sha256"] = hashlib.sha256(read_regular(self.folder / "metrics.jsonl")).hexdigest()
-        self._write("status.json", _json(signed(status)))
+        """Write the run's state."""
+        self._write("status.json", _json(with_checksum({"state": state, **details})))
 
     def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
-        lines = "".join(json.dumps(signed(line, self.name), allow_nan=False) + "\n" for line in metrics)
-        self._write("metrics.jsonl", lines.encode(), durable=False)
+        self._write("metrics.jsonl", _lines(metrics), durable=False)
 
     def save_checkpoint(self, state: dict[str, Any]) -> None:
         """Write a checkpoint and delete all but the one before it."""
-        self._verify(state)
         with self._writing(self.folder):
-            self._checkpoints.save({"run": self.name, **state})
+            try:
+                self._checkpoints.save({"run": self.name, **state})
+            except DamagedError as error:
+                raise StoreError(f"run {self.name}: its state holds more than tensors and numbers ({error})") from error
 
     def save_shards(self, state: dict[str, Any]) -> None:
         """As :meth:`save_checkpoint`, for a state with DTensors: every process calls this and writes its part."""
         with self._writing(self.folder):
             self._checkpoints.save_shards({"run": self.name, **state})
 
-    def _verify(self, state: dict[str, Any]) -> None:
-        """Check before the first checkpoint that the state can be read back: an optimizer may keep other objects."""
-        if not self._verified:
-            try:
-                file.verify_readable(state)
-            except DamagedError as error:
-                raise StoreError(f"run {self.name}: its state holds more than tensors and numbers ({error})") from error
-            self._verified = True
-
     def end(self, state: str, metrics: list[dict[str, Any]], **details: Any) -> None:
-        """Write the final metrics and status, and keep no more than one checkpoint."""
-        self.write_metrics(metrics)
-        self.write_status(state, epochs=len(metrics), **details)
-        self._checkpoints.prune(1)
+        """Write the last status of a session, with the checksum of the ``metrics`` that were written before.
+
+        Of a run that has ended, one checkpoint is kept.
+        """
+        if state in ENDED:
+            details = {"epochs": len(metrics), **details}
+        self.write_status(state, **details, metrics_sha256=hashlib.sha256(_lines(metrics)).hexdigest())
+        if state in ENDED:
+            self._checkpoints.prune(1)
 
     def remove(self) -> None:
         """Delete the run; not while it is being trained."""
-        if self.folder.is_symlink():
-            raise StoreError(f"{self.folder}: is a symbolic link; remove what it points to, {self.folder.resolve()}")
         with self.lock():
-            trash = self.folder.with_name(f".removed-{self.name}-{secrets.token_hex(8)}")
+            trash = self.folder.with_name(f".removed-{self.name}-{uuid.uuid4().hex}")
             try:
-                for folder in self.folder.glob("*.dcp"):
-                    if not folder.is_symlink():
-                        folder.chmod(0o700)  # otherwise its contents could not be deleted
                 self.folder.rename(trash)
                 shutil.rmtree(trash)
             except OSError as error:
@@ -299,18 +229,12 @@ class Run:
                     trash.rename(self.folder)  # the remaining files keep their folder's name
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
         for leftover in self.folder.parent.glob(".removed-*"):  # of a process that was killed while removing
-            with contextlib.suppress(OSError):
-                if not lock.is_held(leftover / "lock"):
-                    delete(leftover)
+            shutil.rmtree(leftover, ignore_errors=True)
 
     @property
     def remedy(self) -> str:
         """For an error message: what to do if the run cannot be used."""
         return f"remove the run and train it again: dynabound runs remove {self.name} {_out(self.folder.parent)}"
-
-    @property
-    def _retrain(self) -> str:
-        return f"repair it with: dynabound train --resume {self.name} {_out(self.folder.parent)}"
 
     def _write(self, name: str, contents: bytes, durable: bool = True) -> None:
         with self._writing(self.folder / name):
@@ -341,32 +265,31 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _first_line(error: Exception) -> str:
+def _lines(metrics: list[dict[str, Any]]) -> bytes:
+    return "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics).encode()
+
+
+def _reason(error: Exception) -> str:
     """For a message: the first line; of an OSError without the path, which the message contains already."""
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return reason.partition("\n")[0][:300]
 
 
-def signed(fields: dict[str, Any], run: str = "") -> dict[str, Any]:
-    """``fields`` and their checksum, in which the name of their ``run`` is included."""
-    return {**fields, "sha256": hashlib.sha256((json.dumps(fields, sort_keys=True) + run).encode()).hexdigest()}
+def with_checksum(fields: dict[str, Any]) -> dict[str, Any]:
+    """``fields`` and, as ``sha256``, their checksum."""
+    return {**fields, "sha256": hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()}
 
 
-def verified(entry: Any, unsigned: frozenset[str] = frozenset(), run: str = "") -> dict[str, Any]:
-    """The fields of :func:`signed`; DamagedError if they changed, or have no checksum and keys beyond ``unsigned``.
-
-    A checksum without the name of the ``run``, as version 0.2.0 wrote it, is accepted; that of another run is not.
-    """
-    if not isinstance(entry, dict):
-        raise DamagedError(f"holds a {type(entry).__name__}, not a dict")
+def verified(entry: dict[str, Any]) -> dict[str, Any]:
+    """The fields of :func:`with_checksum`; DamagedError if they have changed."""
     fields = {key: value for key, value in entry.items() if key != "sha256"}
-    if entry not in (signed(fields, run), signed(fields)) if "sha256" in entry else not unsigned.issuperset(fields):
+    if entry != with_checksum(fields):
         raise DamagedError("its checksum does not match")
     return fields
 
 
 def parse_json(contents: bytes, kind: type) -> Any:
-    """JSON of the expected type; DamagedError for anything else, including numbers or nesting that Python rejects."""
+    """JSON of the expected type; DamagedError for anything else."""
     try:
         value = json.loads(contents, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:

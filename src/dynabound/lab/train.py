@@ -23,11 +23,11 @@ from dynabound.lab.tasks import datasets
 from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import DivergedError, Training, perplexity, random_states_kept
 
-__all__ = ["DECISIVE", "Progress", "Result", "train"]
+__all__ = ["ENVIRONMENT_KEYS", "Progress", "Result", "train"]
 
 log = logging.getLogger(__name__)
 
-DECISIVE = ("cpu", "torch", "dynabound", "device", "threads", "ranks", "fsdp")
+ENVIRONMENT_KEYS = ("cpu", "torch", "dynabound", "device", "threads", "ranks", "fsdp")
 """What the bits of a run's results depend on, apart from its spec and its data."""
 
 
@@ -72,8 +72,9 @@ def train(
 ) -> Result:
     """Train the run of ``spec``, from its last checkpoint if it has one; a run that has ended is only read.
 
-    A run that has lost its metrics is trained again. Metrics do not depend on when, how often and how the run was
-    interrupted. Everything is checked before the first write. The caller's random state does not change.
+    If the metrics of such a run are damaged, they are restored from its checkpoint, or the run is trained again.
+    Metrics do not depend on when, how often and how the run was interrupted. Everything is checked before the first
+    write. The caller's random state does not change.
 
     Args:
         spec: what to train.
@@ -82,7 +83,7 @@ def train(
         device: "cpu", "cuda", "cuda:1", "mps" …
         fsdp: shard parameters, gradients and optimizer state over the processes (FSDP2); needs
             ``distributed.joined(device, group=True)``.
-        checkpoint_steps: save every N steps; None: by time alone.
+        checkpoint_steps: save every N steps; None: only by time.
         checkpoint_minutes: save every N minutes.
         progress: called after every step (on accelerators, every few) and at the end of every epoch.
         stop: called equally often; when it returns True the run is saved and train returns ``stopped``.
@@ -142,7 +143,7 @@ class _Session:
             session = _environment(self.training, self.data)
             _compare(self.run.environment(), session)
             self.run.begin(self.training.spec, session)
-            self.run.write_metrics(self.training.metrics)
+            self.run.write_metrics(self.training.metrics)  # a killed process may have written more
 
     def _check(self, state: dict[str, Any]) -> None:
         if state["data"] != self.data:
@@ -153,9 +154,6 @@ class _Session:
 
     def _restore(self, state: dict[str, Any]) -> None:
         try:
-            if "run" not in state:
-                _check_begun_by_old_version(self.run)
-                _check_hyperparameters(state["optimizer"], self.training.optimizer)
             self.training.restore(state)
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
             reason = str(error).partition("\n")[0]
@@ -216,10 +214,7 @@ class _Session:
     def _end(self, state: str, **details: Any) -> Result:
         metrics = self.training.metrics
         if distributed.rank() == 0:
-            if state == "stopped":
-                self.run.write_status(state, **details)
-            else:
-                self.run.end(state, metrics, **details)
+            self.run.end(state, metrics, **details)
         return Result(self.run, state, metrics, details)
 
     def fail(self, error: BaseException) -> None:
@@ -232,28 +227,6 @@ class _Session:
                     self.run.write_status("failed", error=f"{type(error).__name__}: {error}", step=self.training.step)
 
 
-def _check_begun_by_old_version(run: Run) -> None:
-    """Raise ValueError if the run was begun by a version whose checkpoints name their run.
-
-    Later sessions do not count: one may have ended before its first checkpoint.
-    """
-    if any(not str(session.get("dynabound")).startswith("0.1.") for session in run.environment()[:1]):
-        raise ValueError("it names no run, as only those of version 0.1 do")
-
-
-def _check_hyperparameters(stored: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Raise ValueError if a checkpoint of version 0.1, which does not name its run, is that of another optimizer.
-
-    Its param groups may lack options that a newer torch has added, but must not have options unknown here.
-    """
-    for ours, theirs in zip(optimizer.param_groups, stored["param_groups"], strict=True):
-        known = {key: value for key, value in ours.items() if key not in ("params", "lr")}
-        if theirs.keys() - ours.keys() - {"param_names"} or any(
-            theirs.get(key, known[key]) != known[key] for key in known
-        ):
-            raise ValueError("it has other hyper-parameters")
-
-
 def _ended(run: Run) -> Result | None:
     if distributed.rank() != 0:
         return None
@@ -262,7 +235,7 @@ def _ended(run: Run) -> Result | None:
         return None
     details = {key: value for key, value in status.items() if key != "state"}
     try:
-        return Result(run, status["state"], run.metrics(), details)
+        return Result(run, status["state"], run.metrics(repair=True), details)
     except StoreError:  # the result is lost: train the run again
         return None
 
@@ -310,7 +283,7 @@ def _commit() -> str | None:
 
 
 def _cpu_model() -> str:
-    """The processor's name: the last digits of a training depend on it."""
+    """The processor's name: the last digits of a run depend on it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -321,6 +294,6 @@ def _cpu_model() -> str:
 
 def _compare(sessions: list[dict[str, Any]], now: dict[str, Any]) -> None:
     """Warn if a run is resumed under conditions that may change its last bits."""
-    for key in DECISIVE:
+    for key in ENVIRONMENT_KEYS:
         if sessions and sessions[-1].get(key, now[key]) != now[key]:
             log.warning("the run was started with %s %s and is resumed with %s", key, sessions[-1][key], now[key])

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from dynabound._drawing import (
     BAND,
+    BLACK,
     BLUE,
     GREEN,
     ORANGE,
@@ -23,66 +22,119 @@ from dynabound._drawing import (
     rates_over_time,
 )
 from dynabound._extras import need
+from dynabound.lens.table import shorten
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bounds_funnel", "evolution", "funnel", "heatmap"]
+__all__ = ["bounds_funnel", "choose_kernels", "evolution", "funnel", "heatmaps"]
 
 _MAX_LABELS = 40  # more parameter names than this do not fit beside an axis
 _SMALL: dict[str, Any] = dict(fontsize=8)
 
 
-def heatmap(patches: Mapping[str, Tensor], extremes: tuple[float, float], title: str) -> Figure:
-    """log₁₀ of the rates in each patch, a kernel or a vector; see :meth:`dynabound.lens.History.heatmap`."""
-    logs = {name: patch.double().log10() for name, patch in patches.items()}
-    # The scale spans both extremes, so that figures of two runs can be compared and a small spread looks small.
-    ends = [math.log10(rate) if rate else -math.inf for rate in extremes]
-    scale = heat_scale([*ends, *(value for log in logs.values() for value in log.flatten().tolist())])
-    kernels = [name for name, log in logs.items() if log.ndim == 2]
-    vectors = [name for name, log in logs.items() if log.ndim == 1]
-    columns = max(1, min(3, len(kernels)))
-    rows = math.ceil(len(kernels) / columns)
-    figure = new_figure(max(4.0, 1.2 + 1.8 * columns), 1.0 + 1.9 * rows + 1.0 * len(vectors), title, fontsize=10)
-    grid = figure.add_gridspec(rows + len(vectors), columns, height_ratios=[1.9] * rows + [0.8] * len(vectors))
-    places = {name: grid[i // columns, i % columns] for i, name in enumerate(kernels)}
-    places |= {name: grid[rows + i, :] for i, name in enumerate(vectors)}
-    for name, place in places.items():
-        axes = figure.add_subplot(place)
-        axes.set_title(name, fontsize=7)
-        image = heat_cells(axes, logs[name].reshape(-1, logs[name].shape[-1]).tolist(), scale)
-    heat_bar(figure, image)
+def choose_kernels(shapes: Mapping[str, Sequence[int]]) -> list[str]:
+    """Figure 1's parameters: nine with 3×3 kernels, else nine matrices, from first to last, and the last vector."""
+    matrices = [name for name, shape in shapes.items() if sum(size > 1 for size in shape) > 1]
+    kernels = [name for name in matrices if tuple(shapes[name][2:]) == (3, 3)] or matrices
+    count = min(9, len(kernels))
+    chosen = [kernels[round(i * (len(kernels) - 1) / max(1, count - 1))] for i in range(count)]
+    return chosen + [name for name in shapes if name not in matrices][-1:]
+
+
+def heatmaps(
+    methods: Mapping[str, Mapping[str, Sequence[Sequence[float]]]],
+    title: str,
+    extremes: tuple[float, float] | None = None,
+) -> Figure:
+    """The paper's Figure 1: log₁₀ of rates, the methods side by side with one colour scale; lighter is smaller.
+
+    Args:
+        methods: for each method, by its heading, the rates of each parameter as rows; one row is drawn as a vector.
+        title: of the figure.
+        extremes: rates that the colour scale includes, so that figures of two runs can be compared.
+    """
+    logs = {
+        method: {name: [[_log10(rate) for rate in row] for row in rows] for name, rows in patches.items()}
+        for method, patches in methods.items()
+    }
+    shown = [log for patches in logs.values() for rows in patches.values() for row in rows for log in row]
+    scale = heat_scale([*map(_log10, extremes or ()), *shown])
+    counts = [sum(len(rows) > 1 for rows in patches.values()) for patches in logs.values()]
+    columns = max(1, min(3, *counts, 3))
+    lines = max(math.ceil(count / columns) for count in counts)
+    vectors = max(len(patches) - count for patches, count in zip(logs.values(), counts, strict=True))
+    width = max(4.0 if len(methods) == 1 else 0.0, 1.0 + 1.6 * columns)
+    figure = new_figure(width * len(methods), 1.0 + 1.75 * lines + 0.9 * vectors, title, fontsize=10)
+    parts = figure.subfigures(1, len(methods), squeeze=False)
+    for part, (method, patches) in zip(parts.flat, logs.items(), strict=True):
+        part.suptitle(method, fontsize=10)
+        grid = part.add_gridspec(lines + vectors, columns, height_ratios=[1.75] * lines + [0.7] * vectors)
+        image = _heat(part, grid, patches, scale, lines, columns)
+    heat_bar(part, image)
     return figure
 
 
-def evolution(panels: Mapping[str, Mapping[str, Tensor]], times: Sequence[float], unit: str, title: str) -> Figure:
-    """A panel per parameter with its series by column; see :meth:`dynabound.lens.History.evolution`."""
+def _heat(part: Any, grid: Any, patches: Mapping[str, list[list[float]]], scale: Any, lines: int, columns: int) -> Any:
+    kernels = [name for name, rows in patches.items() if len(rows) > 1]
+    vectors = [name for name in patches if name not in kernels]
+    places = {name: grid[i // columns, i % columns] for i, name in enumerate(kernels)}
+    places |= {name: grid[lines + i, :] for i, name in enumerate(vectors)}
+    for name, place in places.items():
+        axes = part.add_subplot(place)
+        axes.set_title(shorten(name, 26), fontsize=7)
+        image = heat_cells(axes, patches[name], scale)
+    return image
+
+
+def _log10(rate: float) -> float:
+    return math.log10(rate) if rate > 0 else -math.inf if rate == 0 else math.nan
+
+
+def evolution(
+    panels: Mapping[str, Mapping[str, Sequence[float]]],
+    times: Sequence[float],
+    unit: str,
+    title: str,
+    final_lr: float | None = None,
+) -> Figure:
+    """The paper's last figure: a panel per parameter with its rates over time.
+
+    Args:
+        panels: for each parameter ``min``, ``median`` and ``max`` over time, and where they exist ``lower`` and
+            ``upper`` (the bounds) and the numbers of ``nan`` and ``inf``.
+        times: when each number was measured.
+        unit: of the times, "step" or "epoch".
+        title: of the figure.
+        final_lr: where the bounds meet, drawn as a line.
+    """
     rows, columns = math.ceil(len(panels) / 2), min(len(panels), 2)
     figure = new_figure(4.4 * columns + 0.4, 3.4 * rows + 0.4, title, fontsize=10)
     grid = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
     for axes, (name, series) in zip(grid, panels.items(), strict=False):
         _evolve(axes, name, series, times)
+        if final_lr is not None:
+            axes.axhline(final_lr, color=BLACK, linewidth=0.8, label=f"final learning rate {final_lr:g}")
         axes.set(xlabel=unit, ylabel="learning rate (log scale)")
         axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(8, integer=unit == "step"))
     for axes in grid[len(panels) :]:
         axes.remove()
-    legend_below(figure, 4, **_SMALL)
+    legend_below(figure, 5, **_SMALL)
     return figure
 
 
-def _evolve(axes: Axes, name: str, series: Mapping[str, Tensor], times: Sequence[float]) -> None:
-    lists = {column: values.tolist() for column, values in series.items()}
-    bounded = not series["lower"].isnan().all()
-    rates_over_time(axes, times, lists, (lists["lower"], lists["upper"]) if bounded else None)
+def _evolve(axes: Axes, name: str, series: Mapping[str, Sequence[float]], times: Sequence[float]) -> None:
+    bounded = not all(map(math.isnan, series.get("lower", ())))
+    rates_over_time(axes, times, series, (series["lower"], series["upper"]) if bounded else None)
     if len(times) > 1:
         axes.set_xlim(times[0], times[-1])  # also if no rate is finite and nothing is drawn
-    notes = [name]
-    if series["nan"].isnan().any():
-        notes.append("no gradient yet" if series["nan"].isnan().all() else "no gradient at first")
-    for key, label in (("nan", "NaN"), ("inf", "infinite")):
-        if series[key].nan_to_num().any():
-            notes.append(f"{label} rates: up to {series[key].nan_to_num().max():,.0f}")
+    counts = {label: series.get(key, [0.0]) for key, label in (("nan", "NaN"), ("inf", "infinite"))}
+    known = {label: [count for count in values if not math.isnan(count)] for label, values in counts.items()}
+    notes = [shorten(name, 60)]
+    if len(known["NaN"]) < len(counts["NaN"]):
+        notes.append("no gradient at first" if known["NaN"] else "no gradient yet")
+    notes += [f"{label} rates: up to {max(values):,.0f}" for label, values in known.items() if any(values)]
     axes.set_title("\n".join(notes), fontsize=9, color="black" if len(notes) == 1 else VERMILION)
 
 
@@ -129,6 +181,7 @@ def _spans(axes: Axes, drawn: Mapping[int, Mapping[str, float]], middle: tuple[s
 
 
 def _label(name: str, row: Mapping[str, float] | None) -> str:
+    name = shorten(name, 48)
     if row is None:
         return f"{name} (no gradient)"
     bad = [f"{row[key]:,.0f} {label}" for key, label in (("nan", "NaN"), ("inf", "infinite")) if row[key]]

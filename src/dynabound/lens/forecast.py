@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynabound._checks import check_choice, check_positive
+from dynabound._drawing import html_text
 from dynabound._files import replacing
-from dynabound._html import html_text
 from dynabound.bounds import FAMILIES, NEEDS, Certificate, certificate, evaluate
 from dynabound.lens import draw
 

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from dynabound._checks import check_choice, check_positive, did_you_mean
+from dynabound._drawing import html_text
 from dynabound._extras import need
 from dynabound._files import replacing
-from dynabound._html import html_text
 from dynabound.lens import draw, table
 from dynabound.lens.measure import column_names
 
@@ -88,7 +88,10 @@ class History:
         """One statistic of one parameter, snapshot by snapshot; ``steps`` are the times."""
         (name,) = self.check_layers([layer])
         check_choice("column", column, self.columns)
-        return self.values()[:, list(self.shapes).index(name), self.columns.index(column)]
+        row, place = list(self.shapes).index(name), self.columns.index(column)
+        # A parameter that was added later has no earlier rates.
+        found = [float(rows[row, place]) if row < len(rows) else math.nan for rows in self._snapshots]
+        return torch.tensor(found, dtype=torch.float64)
 
     def latest(self) -> dict[str, dict[str, float] | None]:
         """The last snapshot: the statistics of each parameter by name, None for one that has had no gradient."""
@@ -169,23 +172,17 @@ class History:
         Args:
             layers: names of parameters. None: nine with 3×3 kernels, from first to last, and the last bias.
         """
-        names = self._kernels() if layers is None else self.check_layers(layers)
+        self._check_not_empty()
+        if layers is None and not self.patches:
+            raise RuntimeError("no parameter has had a gradient, so there is no rate to draw")
+        chosen = draw.choose_kernels({name: self.shapes[name] for name in self.patches}) if layers is None else layers
+        names = self.check_layers(chosen)
         waiting = [name for name in names if name not in self.patches]
         if waiting:
             raise ValueError(f"layers={layers!r}: {', '.join(waiting)} has had no gradient, so it has no rate")
-        return draw.heatmap({name: self.patches[name] for name in names}, self.extremes, self._title())
-
-    def _kernels(self) -> list[str]:
-        """Nine parameters with 3×3 kernels, else nine matrices, from first to last, and the last vector (a bias)."""
-        self._check_not_empty()
-        matrices = [name for name, patch in self.patches.items() if patch.ndim == 2]
-        kernels = [name for name in matrices if self.shapes[name][2:] == (3, 3)] or matrices
-        vectors = [name for name, patch in self.patches.items() if patch.ndim == 1]
-        count = min(9, len(kernels))
-        chosen = [kernels[round(i * (len(kernels) - 1) / max(1, count - 1))] for i in range(count)]
-        if not chosen + vectors:
-            raise RuntimeError("no parameter has had a gradient, so there is no rate to draw")
-        return chosen + vectors[-1:]
+        patches = {name: self.patches[name] for name in names}
+        rows = {name: patch.reshape(-1, patch.shape[-1]).tolist() for name, patch in patches.items()}
+        return draw.heatmaps({"": rows}, self._title(), self.extremes)
 
     def evolution(self, layers: Sequence[str] | None = None, steps_per_epoch: int | None = None) -> Figure:
         """The paper's last figure: minimum, median and maximum of the rates over time, and the band of the bounds.
@@ -197,7 +194,8 @@ class History:
         if steps_per_epoch is not None:
             check_positive("steps_per_epoch", steps_per_epoch)
         names = self.check_layers(self._ends() if layers is None else layers)
-        panels = {name: {column: self.series(name, column) for column in self.columns} for name in names}
+        values, order = self.values(), list(self.shapes)
+        panels = {name: dict(zip(self.columns, values[:, order.index(name)].T.tolist(), strict=True)) for name in names}
         times = [step / (steps_per_epoch or 1) for step in self.steps]
         unit = "step" if steps_per_epoch is None else "epoch"
         return draw.evolution(panels, times, unit, f"Learning rates of {self.optimizer_name} over time")

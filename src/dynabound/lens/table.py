@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from dynabound._drawing import html_table
 from dynabound._extras import need
-from dynabound._html import html_table
 
 _SHAPE = 1  # the column that a narrow terminal does not show
 _CAPTION = "raised to the lower bound, cut to the upper bound"
@@ -17,17 +17,17 @@ def build(summary: dict[str, Any], width: int = 80) -> Any:
     lines = _cells(summary)
     if sum(_widths(lines)) > width:
         lines = [line[:_SHAPE] + line[_SHAPE + 1 :] for line in lines]
-    space = width - sum(_widths(lines)[1:]) - 2
+    space = width - sum(_widths(lines)[1:]) - 3
     headings, *rows, total = lines
     table = need("rich.table").Table(
         title=_title(summary), caption=_caption(headings), box=need("rich.box").SIMPLE_HEAD, padding=(0, 1, 0, 0)
     )
-    table.add_column(headings[0], overflow="fold", min_width=12)
+    table.add_column(headings[0], no_wrap=True)
     for heading in headings[1:]:
         table.add_column(heading, justify="left" if heading == "shape" else "right", no_wrap=True)
     for (name, *row), statistics in zip(rows, summary["parameters"].values(), strict=True):
         # Text, because brackets in a str would be markup.
-        table.add_row(text(_fold(name, space)), *map(text, row), style=None if statistics["updated"] else "dim")
+        table.add_row(text(shorten(name, space)), *map(text, row), style=None if statistics["updated"] else "dim")
     table.add_section()
     table.add_row(*total)
     return table
@@ -44,14 +44,32 @@ def _widths(lines: list[list[str]]) -> list[int]:
     return [max(map(len, column)) + 2 for column in zip(*lines, strict=True)]
 
 
-def _fold(name: str, width: int) -> str:
-    """A long name on several lines, broken after dots."""
-    lines = [""]
-    for part in name.replace(".", ".\n").split("\n"):
-        if lines[-1] and len(lines[-1]) + len(part) > width:
-            lines.append(" ")
-        lines[-1] += part
-    return "\n".join(lines)
+def shorten(name: str, width: int) -> str:
+    """``name`` in at most ``width`` characters: parts of it become an ellipsis, numbers (of layers) last of all.
+
+    >>> shorten("bert.encoder.layer.11.attention.output.LayerNorm.weight", 28)
+    '…11.…output.LayerNorm.weight'
+    """
+    parts = name.split(".")
+    kept = dict(enumerate(parts))
+    # Whole parts go first, from the left, and the last one stays.
+    for place in sorted(range(len(parts) - 1), key=lambda place: parts[place].isdigit()):
+        if len(_joined(kept, len(parts))) <= width:
+            break
+        del kept[place]
+    short = _joined(kept, len(parts))
+    half = (width - 1) // 2
+    return short if len(short) <= width else f"{short[: width - 1 - half]}…{short[-half:]}"
+
+
+def _joined(kept: dict[int, str], count: int) -> str:
+    text = ""
+    for place in range(count):
+        if place in kept:
+            text += kept[place] + "." * (place < count - 1)
+        elif not text.endswith("…"):
+            text += "…"
+    return text
 
 
 def _title(summary: dict[str, Any]) -> str:

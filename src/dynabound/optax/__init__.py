@@ -19,11 +19,10 @@ except ModuleNotFoundError as error:
         f"dynabound.optax needs {error.name}: pip install 'dynabound[optax]'", name=error.name
     ) from error
 
-from dynabound.optax._convert import from_torch, to_torch
-from dynabound.optax._optimizers import adabound, adaboundw, amsbound
-from dynabound.optax._rates import LearningRates, effective_lr, history, learning_rates
-from dynabound.optax._rule import ScaleByAdaBoundState, scale_by_adabound
-from dynabound.optax._suggest import suggest
+from dynabound.optax.adabound import ScaleByAdaBoundState, adabound, adaboundw, amsbound, scale_by_adabound
+from dynabound.optax.convert import from_torch, to_torch
+from dynabound.optax.lens import LearningRates, effective_lr, history, learning_rates
+from dynabound.optax.suggest import suggest
 
 __all__ = [
     "LearningRates",

@@ -12,7 +12,7 @@ from torch.autograd.graph import increment_version
 
 from dynabound._dtensor import is_dtensor, same_placement
 from dynabound.optim import _foreach, _fused, _loop
-from dynabound.optim._scalars import exactly, read_lr, scalars
+from dynabound.optim._scalars import read_lr, scalars, to_float64
 from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
@@ -36,11 +36,10 @@ def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[Backe
     capture = group["capturable"] or torch.compiler.is_compiling()
     scan = _fused.scan if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group)) else _find_none
     found, entries = scan(*lists)
-    if None in found and any([is_dtensor(param) for param in lists[0]]) and not (capture or group["differentiable"]):
-        sharded, lists = lists[0], _local_shards(lists, group)
-        found, entries = scan(*lists)
-    if None in found and any([param.is_complex() for param in lists[0]]):
-        lists = _real_views(lists, group)
+    if None in found and any([is_dtensor(param) or param.is_complex() for param in lists[0]]):
+        if not (capture or group["differentiable"]):
+            sharded = [param for param in lists[0] if is_dtensor(param)]
+        lists = _prepare(lists, group, bool(sharded))
         found, entries = scan(*lists)
     calls: list[BackendCall] = []
     for (backend, count, *_), part in _partition(found, lists, group, capture).items():
@@ -130,33 +129,28 @@ def _arguments(
         chosen = [[tensors[i] for i in indices] if tensors else [] for tensors in lists]
     steps = chosen[5]
     if count is None:
-        t: int | Tensor = exactly(torch.stack(steps) if len(steps) > 1 else steps[0])
+        t: int | Tensor = to_float64(torch.stack(steps) if len(steps) > 1 else steps[0])
     else:
         t = count
     return *chosen, scalars(group, lr, t + 1, dtype), dtype
 
 
-def _local_shards(lists: Lists, group: Mapping[str, Any]) -> Lists:
-    """The local shards of DTensors: the update is elementwise, so it needs no communication.
+def _prepare(lists: Lists, group: Mapping[str, Any], local: bool) -> Lists:
+    """With ``local`` the local shards of DTensors; complex tensors as real ones with a last dimension of 2.
 
-    A parameter whose gradient or moments have other placements stays a DTensor, and torch redistributes them.
+    The update is elementwise, so it needs no communication. A parameter whose gradient or moments have other placements
+    stays a DTensor, and torch redistributes them.
     """
-    local: Lists = ([], [], [], [], [], lists[5])
-    for index in range(len(lists[0])):
+    prepared: Lists = ([], [], [], [], [], lists[5])
+    for index, param in enumerate(lists[0]):
         tensors = [some[index] for some in lists[:5] if some]
-        check_tensors(group, *tensors)  # here, where the error can name the parameter
-        if same_placement(tensors):
+        if is_dtensor(param) or param.is_complex():
+            check_tensors(group, *tensors)  # here, where the error can name the parameter
+        if local and same_placement(tensors):
             tensors = [tensor.to_local() for tensor in tensors]  # type: ignore[attr-defined]
-        for some, tensor in zip(local, tensors, strict=False):
+        if param.is_complex():
+            # A gradient may be lazily conjugated, and then has no real view.
+            tensors = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
+        for some, tensor in zip(prepared, tensors, strict=False):
             some.append(tensor)
-    return local
-
-
-def _real_views(lists: Lists, group: Mapping[str, Any]) -> Lists:
-    """Complex tensors as real ones with a last dimension of 2."""
-    for tensors in zip(*[some for some in lists[:5] if some], strict=True):
-        check_tensors(group, *tensors)  # here, where the error can name the parameter
-    # A gradient may be lazily conjugated, and then has no real view.
-    lists = (lists[0], [grad.resolve_conj() for grad in lists[1]], *lists[2:])
-    views = [[torch.view_as_real(t) if t.is_complex() else t for t in tensors] for tensors in lists]
-    return cast(Lists, tuple(views))
+    return prepared

@@ -37,7 +37,12 @@ def _update_lists(lists: list[list[Tensor]], grads: list[Tensor], s: Scalars) ->
         grads = list(torch._foreach_neg(grads))
     if s.l2 != 0:
         grads = list(torch._foreach_add(grads, params, alpha=s.l2))
-    torch._foreach_lerp_(exp_avgs, grads, _per_param(1 - s.beta1))
+    boxed = s.low > float("-inf") or s.high < float("inf")
+    if boxed:  # after an infinite gradient, which a box survives, lerp would compute ∞ − ∞
+        torch._foreach_mul_(exp_avgs, _per_param(s.beta1))
+        torch._foreach_add_(exp_avgs, torch._foreach_mul(grads, _per_param(1 - s.beta1)))
+    else:
+        torch._foreach_lerp_(exp_avgs, grads, _per_param(1 - s.beta1))
     torch._foreach_mul_(exp_avg_sqs, s.beta2)
     torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - s.beta2)
     if max_exp_avg_sqs:
@@ -52,7 +57,7 @@ def _update_lists(lists: list[list[Tensor]], grads: list[Tensor], s: Scalars) ->
     if isinstance(s.shrink, Tensor) or s.shrink != 1:
         torch._foreach_mul_(params, _per_param(s.shrink))
     torch._foreach_addcmul_(params, rates, exp_avgs, value=-1)
-    if s.low > float("-inf") or s.high < float("inf"):
+    if boxed:
         torch._foreach_clamp_min_(params, s.low)
         torch._foreach_clamp_max_(params, s.high)
 

@@ -36,7 +36,11 @@ def _update_one(tensors: list[Tensor], grad: Tensor, s: Scalars) -> None:
         grad = -grad
     if s.l2 != 0:
         grad = grad.add(param, alpha=s.l2)
-    exp_avg.lerp_(grad, 1 - s.beta1)
+    boxed = s.low > float("-inf") or s.high < float("inf")
+    if boxed:  # after an infinite gradient, which a box survives, lerp_ would compute ∞ − ∞
+        exp_avg.mul_(s.beta1).add_(grad * (1 - s.beta1))
+    else:
+        exp_avg.lerp_(grad, 1 - s.beta1)
     exp_avg_sq.mul_(s.beta2).addcmul_(grad, grad, value=1 - s.beta2)
     del grad  # at most two temporaries are alive at a time
     if max_exp_avg_sq:
@@ -47,5 +51,5 @@ def _update_one(tensors: list[Tensor], grad: Tensor, s: Scalars) -> None:
     if isinstance(s.shrink, Tensor) or s.shrink != 1:
         param.mul_(s.shrink)
     param.addcmul_(rate, exp_avg, value=-1)
-    if s.low > float("-inf") or s.high < float("inf"):
+    if boxed:
         param.clamp_(s.low, s.high)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dynabound import bounds
+from dynabound._rule import coefficients
 
 
 class Scalars(NamedTuple):
@@ -54,7 +55,7 @@ class CurrentBounds(NamedTuple):
 def current_bounds(group: Mapping[str, Any], step: int) -> CurrentBounds:
     """The bounds of ``group`` in the ``step``-th update (counted from 1)."""
     lr = float(group["lr"])
-    final_lr = group["final_lr"] * _schedule(lr, group["base_lr"])
+    final_lr = group["final_lr"] * schedule_factor(lr, group["base_lr"])
     lower, upper = map(float, bounds.evaluate(group["bounds"], group["gamma"], step))
     share = 1.0 if lower == upper else math.sqrt(lower / upper)
     scale = final_lr / math.sqrt(step) if group["sqrt_decay"] else final_lr
@@ -67,14 +68,14 @@ def read_lr(group: Mapping[str, Any]) -> float | Tensor:
     lr: float | Tensor = group["lr"]
     if isinstance(lr, Tensor):
         if group["capturable"] or group["differentiable"] or torch.compiler.is_compiling():
-            return exactly(lr.squeeze())
+            return to_float64(lr.squeeze())
         lr = lr.item()
     if not torch.compiler.is_compiling() and not 0 <= lr < math.inf:
         raise ValueError(f"lr={lr!r}: must be a finite number >= 0; it was changed after construction")
     return lr
 
 
-def exactly(scalar: Tensor) -> Tensor:
+def to_float64(scalar: Tensor) -> Tensor:
     """A captured number in float64, in which step counts are exact; some accelerators have float32 only."""
     return scalar.to(torch.float64 if scalar.device.type in ("cpu", "cuda") else torch.float32)
 
@@ -83,26 +84,13 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
     """The scalars of the ``step``-th update (counted from 1) of parameters computed in ``dtype``."""
     lib: Any = torch if isinstance(step, Tensor) else math
     limits = torch.finfo(dtype)
-    beta1, correction1 = _first_moment(group, step)
-    step_size = lr
-    if group["debias"]:
-        step_size = lr * lib.sqrt(1 - group["betas"][1] ** step) / correction1
-    final_lr = group["final_lr"] * _schedule(lr, group["base_lr"])
-    lower, upper = bounds.evaluate(group["bounds"], group["gamma"], step)
-    # An upper bound of infinity (Adam) becomes the largest finite number, because ∞ · 0 is NaN.
-    lower, upper = lower * final_lr, _at_most(upper, limits.max) * final_lr
-    if group["sqrt_decay"]:
-        root = lib.sqrt(step)
-        step_size, lower, upper = step_size / root, lower / root, upper / root
+    final_lr = group["final_lr"] * schedule_factor(lr, group["base_lr"])
     low, high = group["box"] or (-math.inf, math.inf)
     if not isinstance(lr, Tensor) and lr == 0:
         low, high = -math.inf, math.inf  # a step at lr = 0 changes no parameter
     decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
     values = Scalars(
-        step_size=_at_most(step_size, limits.max),
-        lower=_at_most(lower, limits.max),
-        upper=_at_most(upper, limits.max),
-        beta1=beta1,
+        *coefficients(lib, step, lr, final_lr, group, limits.max),
         beta2=group["betas"][1],
         # The smallest normal number vanishes beside any √v > 0; it only prevents 0/0.
         eps=min(max(group["eps"], limits.tiny), limits.max),
@@ -112,27 +100,12 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
         low=low if low >= -limits.max else -math.inf,
         high=high if high <= limits.max else math.inf,
     )
-    return Scalars._make(value.to(dtype) if isinstance(value, Tensor) else value for value in values)
+    return Scalars._make([value.to(dtype) if isinstance(value, Tensor) else value for value in values])
 
 
-def _first_moment(group: Mapping[str, Any], t: Any) -> tuple[Any, Any]:
-    """β₁ₜ, and the bias correction 1 − β₁₁·…·β₁ₜ of the first moment."""
-    beta1, decay = group["betas"][0], group["beta1_decay"]
-    if decay == "harmonic":
-        lib: Any = torch if isinstance(t, Tensor) else math
-        return beta1 / t, 1 - beta1**t * lib.exp(-lib.lgamma(t + 1.0))
-    if decay == 1:
-        return beta1, 1 - beta1**t
-    return beta1 * decay ** (t - 1), 1 - beta1**t * decay ** (t * (t - 1) / 2)
-
-
-def _schedule(lr: Any, base_lr: float) -> Any:
+def schedule_factor(lr: Any, base_lr: float) -> Any:
     """The factor by which a scheduler has changed the learning rate; the bounds scale with it."""
     if base_lr > 0:
         return lr / base_lr
     # Constructed with lr = 0 and raised later: there is no ratio, so final_lr is used unscaled.
     return (lr > 0).to(lr.dtype) if isinstance(lr, Tensor) else float(lr > 0)
-
-
-def _at_most(value: Any, limit: float) -> Any:
-    return value.clamp(max=limit) if isinstance(value, Tensor) else min(value, limit)

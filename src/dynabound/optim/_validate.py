@@ -5,23 +5,16 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
 
 from dynabound import bounds
 from dynabound._checks import check_number
+from dynabound._rule import check
 from dynabound.optim import _fused
 
-_FINITE = "a finite number >= 0"
-_NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
-    "lr": (lambda x: 0 <= x < math.inf, f"{_FINITE}, or a tensor of one"),
-    "final_lr": (lambda x: 0 <= x < math.inf, _FINITE),
-    "gamma": (lambda x: 0 < x < math.inf, "a finite number > 0"),
-    "eps": (lambda x: 0 <= x < math.inf, _FINITE),
-    "weight_decay": (lambda x: 0 <= x < math.inf, _FINITE),
-}
 _FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
 PLAIN = (Tensor, torch.nn.Parameter)
 """The tensor types whose memory can be inspected; subclasses may have none of their own."""
@@ -50,12 +43,10 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
 
     Raises TypeError for a wrong type and ValueError for a wrong value: name, value, what is allowed, what to do.
     """
-    checked: dict[str, Any] = {name: _number(name, group[name], *rule) for name, rule in _NUMBERS.items()}
+    numbers = ("final_lr", "gamma", "eps", "weight_decay", "beta1_decay")
+    checked: dict[str, Any] = {name: check(name, group[name]) for name in numbers}
+    checked["lr"] = _lr(group["lr"])
     checked["betas"] = _pair("betas", group["betas"], lambda x: 0 <= x < 1, "two numbers in [0, 1)")
-    checked["beta1_decay"] = group["beta1_decay"]
-    if checked["beta1_decay"] != "harmonic":
-        rule = (lambda x: 0 < x <= 1, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
-        checked["beta1_decay"] = check_number("beta1_decay", checked["beta1_decay"], *rule)
     checked["box"] = group["box"]
     if checked["box"] is not None:
         allowed = "None, or two numbers (low, high) with low <= high"
@@ -76,6 +67,14 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
     return checked
 
 
+def scale_final_lr(group: Mapping[str, Any], default_lr: float | Tensor) -> float:
+    """``final_lr`` in proportion to the group's ``lr``; unscaled if either rate is 0 and there is no proportion."""
+    lr, default = float(group["lr"]), float(default_lr)
+    if not (lr and default):
+        return cast(float, group["final_lr"])
+    return cast(float, check("final_lr", group["final_lr"] * (lr / default)))
+
+
 def check_params(group: dict[str, Any]) -> None:
     """Raise if a parameter cannot be updated in place, or not by the fused kernel if that was asked for."""
     for index, param in enumerate(group["params"]):
@@ -88,7 +87,8 @@ def check_params(group: dict[str, Any]) -> None:
     if not _fused.AVAILABLE:
         raise RuntimeError(f"fused=True: there is no C kernel: {_fused.MISSING}; or leave fused=None")
     for index, param in enumerate(group["params"]):
-        if not (param.is_cpu and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
+        # A parameter on the meta device is to be given memory, and step() checks whether it was.
+        if not ((param.is_cpu or param.is_meta) and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
                 f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
                 "kernel supports plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
@@ -99,6 +99,8 @@ def check_params(group: dict[str, Any]) -> None:
 def check_tensors(group: Mapping[str, Any], param: Tensor, grad: Tensor, *moments: Tensor) -> None:
     """Raise if a step cannot update ``param`` in place, before it updates anything."""
     problem = _problem(param, grad, moments)
+    if group["fused"] and param.is_meta:
+        problem = "has no data, which fused=True needs: give it memory before the first step, for example by to_empty()"
     if not (problem or group["differentiable"] or torch.compiler.is_compiling()):
         problem = _memory_problem(param, grad, moments)
     if problem:
@@ -112,6 +114,13 @@ def check_tensors(group: Mapping[str, Any], param: Tensor, grad: Tensor, *moment
 
 
 def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | None:
+    if param.layout is not torch.strided:
+        return f"has layout {param.layout}, must be torch.strided: convert it by to_dense()"
+    if param.is_floating_point() and param.dtype.itemsize < 2:
+        return (
+            f"has dtype {param.dtype}, must be float16, bfloat16, float32, float64 or complex: keep it in bfloat16 and "
+            "convert it where the model uses it"
+        )
     if grad.layout is not torch.strided:
         return (
             f"has a sparse gradient ({grad.layout}), must be dense: use sparse=False in the embedding, "
@@ -190,11 +199,12 @@ def _check_backends(group: dict[str, Any]) -> None:
         raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")
 
 
-def _number(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> float | Tensor:
-    if name == "lr" and isinstance(value, Tensor):
-        check_number(name, value.item() if value.numel() == 1 else math.nan, legal, allowed, shown=value)
-        return value
-    return check_number(name, value, legal, allowed)
+def _lr(value: Any) -> float | Tensor:
+    tensor = isinstance(value, Tensor)
+    number = (value.item() if value.numel() == 1 else math.nan) if tensor else value
+    allowed = "a finite number >= 0, or a tensor of one"
+    checked = check_number("lr", number, lambda x: 0 <= x < math.inf, allowed, shown=value)
+    return value if tensor else checked
 
 
 def _pair(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> tuple[float, float]:

@@ -13,12 +13,13 @@ from torch.optim import Optimizer
 from torch.optim.optimizer import ParamsT
 from typing_extensions import Unpack
 
+from dynabound._rule import DEFAULTS
 from dynabound.bounds import Bounds
-from dynabound.optim import _state_dict
+from dynabound.optim import _state_dict, _validate
 from dynabound.optim._dispatch import BackendCall, Lists, dispatch
 from dynabound.optim._scalars import CurrentBounds, current_bounds
 from dynabound.optim._state import is_probe, new_state
-from dynabound.optim._validate import Options, check_params, normalize, warn_about_schedules
+from dynabound.optim._validate import Options, normalize
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
@@ -56,7 +57,7 @@ class AdaBound(Optimizer):
         capturable: keep the step count on the parameter's device, so that the step can be captured in a graph.
         differentiable: let autograd record the step.
         debias: apply Adam's bias corrections.
-        sqrt_decay: divide the clipped rate by √t.
+        sqrt_decay: divide the clipped learning rate by √t.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         box: (low, high), to project every parameter onto [low, high].
         state_dtype: dtype of the moments. None: the parameter's, and float32 for bfloat16 and float16 parameters.
@@ -99,42 +100,25 @@ class AdaBound(Optimizer):
         box: tuple[float, float] | None = None,
         state_dtype: torch.dtype | None = None,
     ) -> None:
-        defaults = dict(
-            lr=lr,
-            betas=betas,
-            final_lr=final_lr,
-            gamma=gamma,
-            eps=eps,
-            weight_decay=weight_decay,
-            amsbound=amsbound,
-            bounds=bounds,
-            decoupled_weight_decay=decoupled_weight_decay,
-            maximize=maximize,
-            foreach=foreach,
-            fused=fused,
-            capturable=capturable,
-            differentiable=differentiable,
-            debias=debias,
-            sqrt_decay=sqrt_decay,
-            beta1_decay=beta1_decay,
-            box=box,
-            state_dtype=state_dtype,
-        )
-        super().__init__(params, normalize(defaults))
+        arguments = locals()
+        super().__init__(params, normalize({name: arguments[name] for name in DEFAULTS}))
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a param group; its bounds scale with its own learning rate.
 
+        A group with its own ``lr`` and without ``final_lr`` gets ``final_lr`` times its ``lr`` over the default ``lr``.
         Nothing is added if a hyper-parameter is invalid.
         """
         if not isinstance(param_group, dict):
             raise TypeError(f"param_group must be a dict, but is a {type(param_group).__name__}")
         checked = normalize({**self.defaults, **param_group})
+        if "lr" in param_group and "final_lr" not in param_group:
+            checked["final_lr"] = _validate.scale_final_lr(checked, self.defaults["lr"])
         if checked["differentiable"] != self.defaults["differentiable"]:
             raise ValueError(f"differentiable={checked['differentiable']}: must be the same for all groups")
         super().add_param_group(param_group)
         try:
-            check_params(self.param_groups[-1])
+            _validate.check_params(self.param_groups[-1])
         except (RuntimeError, ValueError):
             self.param_groups.pop()
             raise
@@ -209,6 +193,7 @@ class AdaBound(Optimizer):
                 continue
             state = self.state[param]
             if "step" not in state:
+                _validate.check_tensors(group, param, grad)
                 state.update(new_state(group, param))
             params.append(param)
             grads.append(grad)
@@ -239,20 +224,31 @@ class AdaBound(Optimizer):
                 loss = closure()
         eager = not torch.compiler.is_compiling()
         if eager and not self._warned:
-            self._warned = warn_about_schedules(self.param_groups)
+            self._warned = _validate.warn_about_schedules(self.param_groups)
         first = eager and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            calls: list[BackendCall] = []
-            rescan = any([callable(group["bounds"]) for group in self.param_groups])
-            for group in self.param_groups:
-                lists: Lists = ([], [], [], [], [], [])
-                self._init_group(group, *lists)
-                calls += dispatch(lists, group, rescan)
+            calls = self._prepare()
             if first and is_probe(self.param_groups):
                 return loss
             for backend, arguments in calls:
                 backend(*arguments)
         return loss
+
+    def _prepare(self) -> list[BackendCall]:
+        """The backend calls of a step; where that fails, no parameter has got a new state."""
+        calls: list[BackendCall] = []
+        known = len(self.state)
+        rescan = any([callable(group["bounds"]) for group in self.param_groups])
+        try:
+            for group in self.param_groups:
+                lists: Lists = ([], [], [], [], [], [])
+                self._init_group(group, *lists)
+                calls += dispatch(lists, group, rescan)
+        except Exception:
+            while len(self.state) > known:
+                self.state.popitem()
+            raise
+        return calls
 
 
 class AMSBound(AdaBound):

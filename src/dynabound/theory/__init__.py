@@ -2,6 +2,4 @@
 
 from dynabound._extras import need
 
-need("torch", "theory")
 need("numpy", "theory")
-need("numba", "theory")

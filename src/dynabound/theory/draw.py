@@ -9,7 +9,7 @@ import numpy as np
 
 from dynabound._drawing import BLACK, BLUE, GREEN, GREY, METHOD_STYLES, VERMILION, new_figure
 from dynabound._extras import need
-from dynabound.theory.study import Demonstration
+from dynabound.theory.demonstration import Demonstration
 from dynabound.theory.theorems_1_to_3 import OUTCOMES
 
 if TYPE_CHECKING:

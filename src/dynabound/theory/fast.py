@@ -7,13 +7,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeAlias
 
-import numba
 import numpy as np
 
 from dynabound._checks import require
+from dynabound._extras import need
 from dynabound.theory.framework import Steps, Trajectory
 from dynabound.theory.methods import Method, coefficients
 from dynabound.theory.problems import Line
+
+numba = need("numba", "theory")
 
 ProgressCallback: TypeAlias = "Callable[[int, int], None]"
 """Called with the number of finished trajectories and their total number."""
@@ -64,7 +66,7 @@ def _run(problem: Line, method: Method, steps: int, at: Steps) -> Trajectory:
         problem.slopes,
         np.array([problem.left, problem.right, *problem.plateaus, problem.domain.low, problem.domain.high]),
         problem.x1,
-        (_PHI[method.rule.phi], _PSI[method.rule.psi]),
+        (_PHI[method.components.phi], _PSI[method.components.psi]),
         (method.alpha, method.beta2, method.eps),
         tuple(coefficients(method, steps)),
         at,

@@ -6,18 +6,21 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
-import torch
+from numpy.typing import NDArray
 
+from dynabound import _rule as rule
 from dynabound import bounds as bound_functions
-from dynabound._checks import check_choice, check_number, check_positive, require
+from dynabound._checks import check_choice, check_positive, require
 from dynabound.bounds import Bounds
-from dynabound.theory.domains import Floats
+
+Floats: TypeAlias = NDArray[np.float64]
 
 
-class Rule(NamedTuple):
+class Components(NamedTuple):
     """One column of Table 1."""
 
     phi: str
@@ -25,15 +28,15 @@ class Rule(NamedTuple):
     clipped: bool = False
 
 
-METHODS: dict[str, Rule] = {
-    "SGD": Rule("gradient", "identity"),
-    "SGDM": Rule("sum", "identity"),
-    "AdaGrad": Rule("gradient", "mean"),
-    "RMSprop": Rule("gradient", "average"),
-    "Adam": Rule("average", "average"),
-    "AMSGrad": Rule("average", "maximum"),
-    "AdaBound": Rule("average", "average", clipped=True),
-    "AMSBound": Rule("average", "maximum", clipped=True),
+METHODS: dict[str, Components] = {
+    "SGD": Components("gradient", "identity"),
+    "SGDM": Components("sum", "identity"),
+    "AdaGrad": Components("gradient", "mean"),
+    "RMSprop": Components("gradient", "average"),
+    "Adam": Components("average", "average"),
+    "AMSGrad": Components("average", "maximum"),
+    "AdaBound": Components("average", "average", clipped=True),
+    "AMSBound": Components("average", "maximum", clipped=True),
 }
 """The methods by name: φ, ψ, and whether the learning rate is clipped."""
 
@@ -69,8 +72,8 @@ class Method:
         eps: added to √v_t.
         debias: apply Adam's bias corrections.
 
-    >>> Method("AdaBound", alpha=0.1, final_lr=0.1, gamma=0.2).rule
-    Rule(phi='average', psi='average', clipped=True)
+    >>> Method("AdaBound", alpha=0.1, final_lr=0.1, gamma=0.2).components
+    Components(phi='average', psi='average', clipped=True)
     >>> Method("Adam", beta1=0.95, beta2=0.9)
     Traceback (most recent call last):
     ...
@@ -93,20 +96,18 @@ class Method:
         check_choice("method", self.name, METHODS)
         for name in ("alpha", "final_lr", "gamma"):
             check_positive(name, getattr(self, name))
-        check_number("eps", self.eps, lambda eps: 0 <= eps < math.inf, "a finite number >= 0")
+        rule.check("eps", self.eps)
         require(self.scheme in SCHEMES, "scheme", self.scheme, "'sqrt' (α/√t) or 'constant' (α)")
-        check_betas(self.beta1, self.beta2, coupled=self.rule.phi == "average")
-        decay = self.beta1_decay
-        legal = decay == "harmonic" or (not isinstance(decay, str) and 0 < decay <= 1)
-        require(legal, "beta1_decay", decay, "a number in (0, 1] (λ of β₁λ^(t−1)), or 'harmonic' (β₁/t)")
+        check_betas(self.beta1, self.beta2, coupled=self.components.phi == "average")
+        rule.check("beta1_decay", self.beta1_decay)
         bound_functions.check(self.bounds)
-        if self.rule.clipped and isinstance(self.bounds, str):
+        if self.components.clipped and isinstance(self.bounds, str):
             bound_functions.certificate(self.bounds, self.gamma, self.final_lr)  # refuses those that overflow
         if isinstance(self.bounds, list):  # as it comes from JSON; the cache of coefficients needs a hash
             object.__setattr__(self, "bounds", tuple(self.bounds))
 
     @property
-    def rule(self) -> Rule:
+    def components(self) -> Components:
         return METHODS[self.name]
 
 
@@ -133,7 +134,7 @@ def coefficients(method: Method, steps: int) -> Coefficients:
     """The coefficients of ``method`` for t = 1 … ``steps``; shared by all methods that differ in α, ε, φ or ψ only."""
     require(steps >= 1, "steps", steps, "at least 1")
     # Irrelevant fields are set to one value for the cache, which is small: a million steps take 40 MB.
-    name = "AdaBound" if method.rule.clipped else "SGD"
+    name = "AdaBound" if method.components.clipped else "SGD"
     return _coefficients(replace(method, name=name, alpha=1.0, eps=0.0), steps)
 
 
@@ -141,11 +142,14 @@ def coefficients(method: Method, steps: int) -> Coefficients:
 def _coefficients(method: Method, steps: int) -> Coefficients:
     t = np.arange(1.0, steps + 1)
     ones = np.ones(steps)
-    decay = method.beta1_decay
-    beta1 = method.beta1 / t if isinstance(decay, str) else method.beta1 * decay ** (t - 1)
-    correction = np.sqrt(1 - method.beta2**t) / (1 - np.cumprod(beta1)) if method.debias else ones
-    lower, upper = bound_arrays(method, steps) if method.rule.clipped else (0 * ones, np.inf * ones)
-    return Coefficients(beta1, correction, lower, upper, np.sqrt(t) if method.scheme == "sqrt" else ones)
+    group = {**vars(method), "betas": (method.beta1, method.beta2), "sqrt_decay": False}
+    lower, upper = bound_arrays(method, steps) if method.components.clipped else (0 * ones, np.inf * ones)
+    numbers = rule.coefficients(_NUMPY, t, 1.0, 1.0, {**group, "bounds": ("constant", 0.0, 1.0)})
+    root = np.sqrt(t) if method.scheme == "sqrt" else ones
+    return Coefficients(ones * numbers.beta1, ones * numbers.step_size, lower, upper, root)
+
+
+_NUMPY = SimpleNamespace(sqrt=np.sqrt, exp=np.exp, lgamma=np.vectorize(math.lgamma))
 
 
 def bound_arrays(method: Method, steps: int) -> tuple[Floats, Floats]:
@@ -154,9 +158,8 @@ def bound_arrays(method: Method, steps: int) -> tuple[Floats, Floats]:
         pairs = [bound_functions.evaluate(method.bounds, method.gamma, t) for t in range(1, steps + 1)]
         lower, upper = np.array(pairs, dtype=np.float64).T
     else:
-        t = torch.arange(1, steps + 1, dtype=torch.float64)
+        t = np.arange(1.0, steps + 1)
         lower, upper = (
-            np.broadcast_to(np.asarray(bound), (steps,))
-            for bound in bound_functions.evaluate(method.bounds, method.gamma, t)
+            np.broadcast_to(bound, (steps,)) for bound in bound_functions.evaluate(method.bounds, method.gamma, t)
         )
     return np.ascontiguousarray(method.final_lr * lower), np.ascontiguousarray(method.final_lr * upper)

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynabound._checks import check_choice, require
-from dynabound.theory.domains import Box, Domain, Floats
-from dynabound.theory.framework import Steps
+from dynabound.theory.framework import Box, Domain, Floats, Steps
 from dynabound.theory.methods import Method, check_betas
 
 

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from dynabound import bounds as bound_functions
 from dynabound._checks import check_positive, require
 from dynabound.bounds import Bounds, Certificate
-from dynabound.theory.domains import Floats
-from dynabound.theory.framework import Steps, Trajectory
+from dynabound.theory.framework import Floats, Steps, Trajectory
 from dynabound.theory.methods import Method, coefficients
 
 
@@ -83,7 +82,9 @@ def decreases(run: Trajectory) -> NDArray[np.bool_]:
 
 
 def _inverse_rates(run: Trajectory) -> Floats:
-    require(run.method.rule.clipped, "method", run.method.name, "AdaBound or AMSBound: the theorems are about them")
+    require(
+        run.method.components.clipped, "method", run.method.name, "AdaBound or AMSBound: the theorems are about them"
+    )
     require(run.method.scheme == "sqrt", "scheme", run.method.scheme, "'sqrt': the theorems are about α/√t")
     require(run.at.size == run.steps, "at", run.at.size, f"a record of all {run.steps} steps (at=None)")
     return 1 / run.rate

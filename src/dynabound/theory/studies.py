@@ -10,8 +10,8 @@ from typing import Any
 from dynabound import _drawing
 from dynabound._checks import did_you_mean, require
 from dynabound.theory import theorems_1_to_3, theorems_4_and_5
+from dynabound.theory.demonstration import Demonstration
 from dynabound.theory.draw import VERSION, draw
-from dynabound.theory.study import Demonstration
 
 DEMONSTRATIONS: dict[str, Callable[..., Demonstration]] = {
     "theorem-1": theorems_1_to_3.theorem_1,

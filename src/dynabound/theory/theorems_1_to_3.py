@@ -8,15 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from dynabound.theory import caveats, problems, statements
-from dynabound.theory.domains import Box, Floats
-from dynabound.theory.fast import ProgressCallback, race
-from dynabound.theory.framework import Trajectory
-from dynabound.theory.methods import METHODS, SCHEMES, Method, check_betas
-from dynabound.theory.regret import regret
-from dynabound.theory.statements import Statement
-from dynabound.theory.study import (
+from dynabound.theory import problems
+from dynabound.theory.demonstration import (
     Demonstration,
+    Statement,
     check_size,
     first_below_0,
     limit,
@@ -26,6 +21,22 @@ from dynabound.theory.study import (
     step_size_text,
     trend,
 )
+from dynabound.theory.fast import ProgressCallback, race
+from dynabound.theory.framework import Box, Floats, Trajectory
+from dynabound.theory.methods import METHODS, SCHEMES, Method, check_betas
+from dynabound.theory.regret import regret
+
+# What the paper states.
+THEOREM_1 = Statement("Theorem 1", 231, "theorem")
+THEOREM_2 = Statement("Theorem 2", 245, "theorem")
+THEOREM_3 = Statement("Theorem 3", 250, "theorem")
+CONSTANT_STEP = Statement("Theorem 1 with a constant step", 234)
+RMSPROP = Statement("Theorem 1 for RMSprop", 159)
+AMSGRAD = Statement("Theorem 1 for AMSGrad", 159)
+DEBIASED = Statement("Theorem 1 for debiased Adam", 151)
+CONVEX = Statement("Theorem 1's problem is convex", 231)
+SGD_SOLVES_IT = Statement("SGD solves Theorem 1's problem", 235)
+DECREASING_BETA1 = Statement("Theorem 2 for decreasing β₁", 254)
 
 ALPHAS: Floats = np.logspace(-10, 10, 41)
 OUTCOMES = ("optimal", "trapped", "jumped past")
@@ -66,7 +77,7 @@ def theorem_1(
     outcomes = {name: [_outcome(run) for run in swept if _is(run, name, scheme)] for name in METHODS}
     _judge_traps(demo, swept, within_theorem=met and beta1 == 0)
     _judge_escapes(demo, runs, swept, outcomes)
-    caveats.theorem_1(demo, problem, alpha, scheme, numbers)
+    _caveats_1(demo, problem, alpha, scheme, numbers)
 
     at = log_spaced(steps)
     demo.data.update(
@@ -112,13 +123,7 @@ def _judge_traps(demo: Demonstration, swept: list[Trajectory], within_theorem: b
             slack = min(float((regret(run) - (100.0 * run.at - 1)).min()) for run in runs)
             trapped = lowest >= 0 and slack >= 0
             short = demo.settings["steps"] < demo.settings["period"] + 2  # the second gradient 2 was never seen
-            statement = (
-                statements.RMSPROP
-                if name == "RMSprop"
-                else statements.THEOREM_1
-                if scheme == "sqrt"
-                else statements.CONSTANT_STEP
-            )
+            statement = RMSPROP if name == "RMSprop" else THEOREM_1 if scheme == "sqrt" else CONSTANT_STEP
             demo.judge(
                 f"{name} stays at x ≥ 0 and R_T ≥ 100T − 1 for every α from 1e-10 to 1e10",
                 f"lowest x {lowest:.3g}; R_T − (100T − 1) ≥ {slack:.3g}; {len(runs)} α's",
@@ -147,13 +152,11 @@ def _judge_escapes(
         span = f"; works for {works.size} of {ALPHAS.size} α's, up to {works.max():.3g}" if works.size else ""
         where = f"never, in {run.steps:,} steps; ends at x = {run.last[0]:.3g}"
         measured = (f"first x < 0 at t = {first:,}" if first else where) + span
-        demo.judge(
-            f"{name} reaches x < 0", measured, _escapes(run), of=statements.SGD_SOLVES_IT if name == "SGD" else None
-        )
+        demo.judge(f"{name} reaches x < 0", measured, _escapes(run), of=SGD_SOLVES_IT if name == "SGD" else None)
         if name == "AMSGrad":
             trapped = None if _escapes(run) is None else not first
             claim = "The argument applies to AMSGrad as well: it is trapped"
-            demo.judge(claim, measured, trapped, of=statements.AMSGRAD, expected=False)
+            demo.judge(claim, measured, trapped, of=AMSGRAD)
     scheme, final_lr, gamma = (demo.settings[key] for key in ("scheme", "final_lr", "gamma"))
     wide = [_escapes(run) for run in swept if _is(run, "AdaBound", scheme) and 1e-8 <= run.method.alpha <= 1e8]
     measured = f"x < 0 for {wide.count(True)} of {len(wide)} α's; α*(1+1/γ) = {final_lr * (1 + 1 / gamma):.3g}"
@@ -193,7 +196,7 @@ def theorem_2(
     runs = race([(problem, method) for method in own + more], steps, at, progress)
     units = [regret(run) / at * period / 2 for run in runs]
     for run, unit in zip(runs, units, strict=True):
-        _judge_average(demo, run, unit, f"α = {run.method.alpha:g}", statements.THEOREM_2 if met else None)
+        _judge_average(demo, run, unit, f"α = {run.method.alpha:g}", THEOREM_2 if met else None)
     demo.data.update(
         t=at,
         units={run.method.name: unit for run, unit in zip(runs[: len(own)], units, strict=False)},
@@ -202,7 +205,7 @@ def theorem_2(
                     if run.method.name == "Adam"},
     )  # fmt: skip
     _decreasing_beta1(demo, problem, alpha, numbers, met)
-    caveats.theorem_2(demo, problem, alpha, numbers)
+    _caveats_2(demo, problem, alpha, numbers)
     return demo
 
 
@@ -237,7 +240,7 @@ def _decreasing_beta1(
         run = race([(problem, method)], demo.settings["steps"], demo.data["t"])[0]
         unit = regret(run) / run.at * demo.settings["period"] / 2
         shown = f"β₁ₜ = {text}, β₁ = {beta1:.3g}"
-        _judge_average(demo, run, unit, shown, statements.DECREASING_BETA1 if met else None, " with decreasing β₁")
+        _judge_average(demo, run, unit, shown, DECREASING_BETA1 if met else None, " with decreasing β₁")
 
 
 def theorem_3(
@@ -286,9 +289,9 @@ def theorem_3(
             f"{'lowest' if adam else 'highest'} end {sign * farthest:+.3f} of {seeds} seeds, mean {slope:+.2f} a decade"
         )
         holds = limit(reached, sign * slope, reached, can_move)
-        demo.judge(f"{name} {goal} in every run", measured, holds, of=statements.THEOREM_3 if adam and met else None)
+        demo.judge(f"{name} {goal} in every run", measured, holds, of=THEOREM_3 if adam and met else None)
     demo.data.update(t=at, x=paths, last=last)
-    caveats.theorem_3(demo, alpha, numbers)
+    _caveats_3(demo, alpha, numbers)
     return demo
 
 
@@ -305,3 +308,63 @@ def _judge_drift(demo: Demonstration, beta1: float, beta2: float) -> bool:
     holds = None if abs(mean) < 3 * error else mean > 0
     demo.judge("C is so large that Adam's expected step points away from x*", measured, holds)
     return holds is True
+
+
+def _caveats_1(demo: Demonstration, problem: problems.Line, alpha: float, scheme: str, numbers: dict[str, Any]) -> None:
+    """The problem is not convex; whether debiasing, momentum and ε matter."""
+    points = np.linspace(-2, 2, 41)
+    f = np.array([problem.loss(1, np.array([x])) for x in points])
+    rise = float((f[1:-1] - (f[:-2] + f[2:]) / 2).max())
+    measured = f"f₁ rises {rise:.3g} above a chord of its graph"
+    demo.judge("f_t is convex", measured, rise <= 1e-12, of=CONVEX)
+    steps = demo.settings["steps"]
+
+    def adam(claim: str, shown: str, changed: dict[str, Any], of: Statement | None) -> None:
+        run = race([(problem, Method("Adam", **{**numbers, "alpha": alpha, "scheme": scheme, **changed}))], steps)[0]
+        first = first_below_0(run)
+        measured = f"first x < 0 at t = {first:,}" if first else "never x < 0"
+        demo.judge(claim, measured, first is None, shown, of=of)
+
+    for other in SCHEMES:
+        shown, changed = f"debiased, {step_size_text(other)}", dict(debias=True, scheme=other)
+        adam("The debiased Adam is trapped as well", shown, changed, DEBIASED)
+    if numbers["beta2"] > 0.9**2:  # β₁ must be below √β₂
+        adam("Momentum does not free Adam", "β₁ = 0.9", dict(beta1=0.9), None)
+    adam("A small ε does not free Adam", "ε = 1e-3", dict(eps=1e-3), None)
+
+
+def _caveats_2(demo: Demonstration, problem: problems.Line, alpha: float, numbers: dict[str, Any]) -> None:
+    """A constant step α*: SGD, which AdaBound becomes, jumps over the whole box at every gradient of size C."""
+    period, at = demo.settings["period"], demo.data["t"]
+    constant = {**numbers, "scheme": "constant", "alpha": alpha}
+    rates = [numbers["final_lr"], numbers["final_lr"] / 100]
+    methods = [Method("Adam", **constant)] + [Method("AdaBound", **{**constant, "final_lr": rate}) for rate in rates]
+    # The defaults of AdaBound(), without the bias correction.
+    defaults = Method("AdaBound", alpha=1e-3, beta1=0.9, beta2=0.999, scheme="constant", final_lr=0.1, gamma=1e-3)
+    runs = race([(problem, method) for method in (*methods, defaults)], demo.settings["steps"], at)
+    adam, *bounded, default = [regret(run) / at * period / 2 for run in runs]
+    for rate, units in zip(rates, bounded, strict=True):
+        measured = f"AdaBound {units[-1]:.3g} × 2/C, Adam {adam[-1]:.3g}"
+        claim, shown = "With a constant step AdaBound has less regret than Adam", f"constant α, α* = {rate:g}"
+        demo.judge(claim, measured, units[-1] < adam[-1], shown)
+    slope = trend(at, np.log10(np.maximum(default, 1e-12)))
+    measured = f"{default[-1] * 2 / period:.3g}, {power(slope)} over the last decade"
+    shown = "constant α = 0.001, β₁ = 0.9, β₂ = 0.999, α* = 0.1, γ = 0.001"
+    holds = limit(bool(default[-1] < 0.1), -slope, False, False)
+    demo.judge("With its default settings AdaBound learns: R_T/T goes to 0", measured, holds, shown)
+    found = {f"{rate:g}": float(units[-1]) for rate, units in zip(rates, bounded, strict=True)}
+    demo.data["constant_step"] = dict(adam=float(adam[-1]), adabound=found)
+
+
+def _caveats_3(demo: Demonstration, alpha: float, numbers: dict[str, Any]) -> None:
+    """A constant step never stops moving: one rare gradient moves x by α*·C."""
+    steps, seeds, period = demo.settings["steps"], demo.settings["seeds"], 50
+    lines = [problems.theorem_3(period, steps, seed, min(demo.settings["delta"], period / 2)) for seed in range(seeds)]
+    for rate in (numbers["final_lr"], 3e-3 * numbers["final_lr"]):
+        method = Method("AdaBound", **{**numbers, "alpha": alpha, "scheme": "constant", "final_lr": rate})
+        half = np.arange(steps // 2 + 1, steps + 1)
+        highest = max(float(run.x.mean()) for run in race([(line, method) for line in lines], steps, half))
+        measured = f"highest mean x over the second half {highest:+.3f}"
+        claim = "With a constant step AdaBound keeps its mean below −0.9 in every run"
+        shown = f"constant α, C = {period}, α* = {rate:g}"
+        demo.judge(claim, measured, highest < -0.9, shown)

@@ -1,33 +1,26 @@
-"""AdaBound's learning rates, found by short races before training: :func:`suggest`.
+"""AdaBound's learning rates, found by short trials before training: :func:`suggest`.
 
-``suggest`` and the two recipes are torch's, and load it when first used; the rule itself needs no framework.
+``suggest`` is torch's, and loads it when first used; everything else needs no framework.
 """
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING, Any
 
-from dynabound.tuning.rule import Race
-from dynabound.tuning.search import SuggestError
+from dynabound.tuning.decide import Trial
+from dynabound.tuning.known_rates import final_lr_from_adam, final_lr_from_sgd
 from dynabound.tuning.suggestion import Suggestion
+from dynabound.tuning.trials import SuggestError
 
 if TYPE_CHECKING:
-    from dynabound.tuning._suggest import suggest
-    from dynabound.tuning.recipes import final_lr_from_adam, final_lr_from_sgd
+    from dynabound.tuning.torch import suggest
 
-__all__ = ["Race", "SuggestError", "Suggestion", "final_lr_from_adam", "final_lr_from_sgd", "suggest"]
-
-_MODULE_OF = {"suggest": "_suggest", "final_lr_from_adam": "recipes", "final_lr_from_sgd": "recipes"}
+__all__ = ["SuggestError", "Suggestion", "Trial", "final_lr_from_adam", "final_lr_from_sgd", "suggest"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
+    if name != "suggest":
         raise AttributeError(f"module 'dynabound.tuning' has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"dynabound.tuning.{_MODULE_OF[name]}"), name)
-    globals()[name] = value  # found without this function from now on
-    return value
+    from dynabound.tuning.torch import suggest
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return suggest

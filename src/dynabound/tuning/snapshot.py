@@ -14,7 +14,7 @@ __all__ = ["Snapshot"]
 
 
 class Snapshot:
-    """Everything that short trainings may change, with one copy of the trained parameters and of the buffers.
+    """Everything that trials may change, with one copy of the trained parameters and of the buffers.
 
     Gradients are kept and not copied: a backward pass makes new ones. Parameters that are not trained are not copied
     either.
@@ -34,7 +34,7 @@ class Snapshot:
         self._random = _random_states(self._devices)
 
     def rewind(self) -> None:
-        """Restore weights and buffers, and drop all gradients, for the start of a race."""
+        """Restore weights and buffers, and drop all gradients, for the start of a trial."""
         for module, name, buffer in self._slots:
             module._buffers[name] = buffer
         with torch.no_grad():

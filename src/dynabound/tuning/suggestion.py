@@ -1,16 +1,15 @@
-"""The answer of :func:`dynabound.tuning.suggest`: the numbers, the races behind them, and the reasons."""
+"""The answer of :func:`dynabound.tuning.suggest`: the numbers, the trials behind them, and the reasons."""
 
 from __future__ import annotations
 
 import html
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dynabound._drawing import new_figure
-from dynabound.tuning import rule
-from dynabound.tuning.rule import Race
+from dynabound.tuning.decide import Trial, score
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -29,18 +28,20 @@ class Suggestion:
     final_lr: float
     gamma: float
     steps: int
-    """The length of the planned training."""
+    """The length of the planned run."""
     cost: int
-    """Training steps of all races together."""
+    """Training steps of all trials together."""
     start: tuple[float, ...]
-    """Losses of the untrained model on the batches of the races, one repeat after another."""
-    races: tuple[Race, ...]
+    """Losses of the untrained model on the batches of the trials, one repeat after another."""
+    trials: tuple[Trial, ...]
     spread: Mapping[str, float]
     """For each number: the ratio of the largest to the smallest answer when only every other batch is judged."""
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    """Why ``lr``, ``final_lr`` and ``gamma`` are what they are."""
     notes: tuple[str, ...] = ()
     """What could not be settled."""
     given: Mapping[str, Any] | None = None
-    """The optimizer's other arguments that the races were run with."""
+    """The optimizer's other arguments that the trials were run with."""
 
     arguments: ClassVar[tuple[str, str]] = "lr", "final_lr"
     """What the optimizer calls the two rates."""
@@ -51,82 +52,42 @@ class Suggestion:
         rates = dict(zip(self.arguments, (self.lr, self.final_lr), strict=True))
         return {**rates, "gamma": self.gamma, **(self.given or {})}
 
-    def scores(self, tests: str, repeat: int = 0) -> dict[float, float]:
-        """From a rate to the mean loss of the last third of its race; infinity where it was not finite."""
-        return {race.rate: rule.score(race.losses) for race in self.races
-                if (race.tests, race.repeat) == (tests, repeat)}  # fmt: skip
+    def scores(self, kind: str, repeat: int = 0) -> dict[float, float]:
+        """From a rate to the mean loss of the last third of its trial; infinity where it was not finite."""
+        return {
+            trial.rate: score(trial.losses) for trial in self.trials if (trial.kind, trial.repeat) == (kind, repeat)
+        }
 
-    def length(self, tests: str) -> int:
-        """Steps of a race of that kind."""
-        return max(len(race.losses) for race in self.races if race.tests == tests)
+    def length(self, kind: str) -> int:
+        """Steps of a trial of that kind."""
+        return max(len(trial.losses) for trial in self.trials if trial.kind == kind)
 
     @property
     def explanation(self) -> str:
-        """Each number in a sentence or two."""
-        rates, finals, long = self.scores("lr"), self.scores("final_lr"), self.length("final_lr")
+        """The reason for each number, how certain the answer is, and what it cost."""
         lr, final_lr = self.arguments
-        [(adams, slow)], closed = self.scores("slow").items(), self.gamma * self.steps
-        repeats = 1 + max(race.repeat for race in self.races)
-        lines = [
-            f"{lr} = {self.lr:.3g}: in {self.length('lr')} steps Adam's loss fell furthest at {_best(rates):.3g}, "
-            f"{self._fall('lr')}. Taken: the smallest rate that falls at least {rule.SHARE:.0%} as far, because a "
-            f"race is shorter than training and prefers larger rates. {self._raised(closed < 1)}",
-            f"{final_lr} = {self.final_lr:.3g}: AdaBound, its whole course compressed into {long} steps, ended lowest "
-            f"at {_best(finals):.3g}, {self._fall('final_lr')}. {self._taken(adams, slow, closed < 1)}",
-            f"gamma = {self.gamma:.3g}: {closed:.2g}/steps. At the end of the training the bounds are a factor of "
-            f"{1 + 1 / closed:.2g} from {final_lr}.",
-            f"Spread: judged on every other batch, {lr} differs by a factor of {self.spread['lr']:.2g}, {final_lr} by "
-            f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps.",
-        ]
+        names = {"lr": lr, "final_lr": final_lr, "gamma": "gamma"}
+        repeats = 1 + max((trial.repeat for trial in self.trials), default=0)
+        lines = [f"{names[number]}: {reason}" for number, reason in self.reasons.items()]
         if repeats > 1:
-            lines.insert(0, f"Geometric means over {repeats} repeats; the races below are those of the first.")
+            lines.insert(0, f"Geometric means over {repeats} repeats; the reasons are those of one of them.")
+        lines.append(
+            f"Spread: judged on every other batch, {lr} differs by a factor of {self.spread['lr']:.2g}, {final_lr} by "
+            f"{self.spread['final_lr']:.2g}. Cost: {self.cost} training steps."
+        )
         return "\n".join([*lines, *(f"Note: {note}" for note in self.notes)])
 
-    def _raised(self, is_slow: bool) -> str:
-        """Whether the rate was raised, and why."""
-        [(rate, loss)] = self.scores("raised").items()
-        if is_slow:
-            return f"Raised to {rate:.3g}, at which slow bounds were raced, times {self._longer()}."
-        pays = self._pays("raised", "final_lr")
-        return (
-            f"AdaBound {'ended' if pays else 'did not end'} clearly lower at {rate:.3g} ({loss:.4g}): "
-            f"{'raised to that' if pays else 'not raised'}."
-        )
-
-    def _taken(self, adams_rate: float, slow: float, is_slow: bool) -> str:
-        """Which final rate was taken, and why."""
-        race = (
-            f"Bounds that close slowly around {adams_rate:.3g}, the mean of Adam's rates lr/√v, "
-            f"{'ended' if self._pays('slow', 'final_lr', 'raised') else 'did not end'} clearly lower: at {slow:.4g}."
-        )
-        if is_slow:
-            return f"{race} Taken: that rate, times {self._longer()}, and slow bounds."
-        finals = self.scores("final_lr")
-        inner = rule.least(finals) != _best(finals)
-        rate = "the minimum of the parabola through it and its neighbours" if inner else "that rate"
-        return f"Taken: {rate}, times {self._longer()}, because a longer training needs a smaller rate. {race}"
-
-    def _pays(self, tests: str, *others: str) -> bool:
-        """Whether a race of the first repeat ended clearly lower than all of other kinds."""
-        return rule.pays(self.start, [race for race in self.races if not race.repeat], tests, others)
-
-    def _longer(self) -> str:
-        return f"({self.length('final_lr')}/{self.steps})^{rule.HORIZON:g}"
-
-    def _fall(self, tests: str) -> str:
-        """From where to where the loss fell, and from which rate on it did not."""
-        scores, start = self.scores(tests), rule.score(self.start[: self.length(tests)])
-        worse = [rate for rate in scores if rate > _best(scores) and scores[rate] >= start]
-        limit = f", and not at all from {min(worse):.3g} on" if worse else ""
-        return f"from {start:.4g} to {min(scores.values()):.4g}{limit}"
+    def _numbers(self) -> dict[str, str]:
+        """The three numbers by the names of the optimizer's arguments."""
+        values = zip((*self.arguments, "gamma"), (self.lr, self.final_lr, self.gamma), strict=True)
+        return {name: f"{value:.3g}" for name, value in values}
 
     def __str__(self) -> str:
-        return self.explanation
+        numbers = "".join(f"{name} = {value}\n" for name, value in self._numbers().items())
+        return f"{numbers}\n{self.explanation}"
 
     def _repr_html_(self) -> str:
-        numbers = "".join(f"<tr><th>{name}</th><td>{value:.3g}</td></tr>"
-                          for name, value in zip((*self.arguments, "gamma"), (self.lr, self.final_lr, self.gamma),
-                                                 strict=True))  # fmt: skip
+        numbers = "".join(f"<tr><th>{name}</th><td>{value}</td></tr>" for name, value in self._numbers().items())
         text = html.escape(self.explanation).replace("\n", "<br>")
         return f"<table>{numbers}</table><p>{text}</p>"
 
@@ -135,43 +96,45 @@ class Suggestion:
         values = asdict(self)
         values["start"] = list(self.start)
         values["notes"] = list(self.notes)
-        values["races"] = [
-            {**asdict(race), "losses": [loss if math.isfinite(loss) else None for loss in race.losses]}
-            for race in self.races
+        values["trials"] = [
+            {**asdict(trial), "losses": [loss if math.isfinite(loss) else None for loss in trial.losses]}
+            for trial in self.trials
         ]
         return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """The suggestion of a :meth:`to_dict`."""
+        if "races" in values:
+            values = _renamed(values)
         known = {field.name for field in fields(cls)}
         if set(values) != known:
             raise ValueError(
                 f"fields {sorted(set(values) ^ known)}: a suggestion has exactly {', '.join(sorted(known))}"
             )
-        races = tuple(
-            Race(**{**race, "losses": tuple(math.nan if loss is None else loss for loss in race["losses"])})
-            for race in values["races"]
+        trials = tuple(
+            Trial(**{**trial, "losses": tuple(math.nan if loss is None else loss for loss in trial["losses"])})
+            for trial in values["trials"]
         )
         given = {key: tuple(value) if isinstance(value, list) else value
                  for key, value in (values["given"] or {}).items()}  # fmt: skip
-        return cls(**{**values, "races": races, "start": tuple(values["start"]), "notes": tuple(values["notes"]),
+        return cls(**{**values, "trials": trials, "start": tuple(values["start"]), "notes": tuple(values["notes"]),
                       "given": given})  # fmt: skip
 
     def figure(self) -> Figure:
-        """Loss against rate for both kinds of races, with the choices marked. Needs matplotlib."""
+        """Loss against rate for both kinds of trials, with the choices marked. Needs matplotlib."""
         figure = new_figure(8, 3.2)
-        for axes, tests in zip(figure.subplots(1, 2), _NAMES, strict=True):
-            chosen, start = getattr(self, tests), rule.score(self.start[: self.length(tests)])
-            for repeat in sorted({race.repeat for race in self.races}):
-                scores = self.scores(tests, repeat)
+        for axes, kind in zip(figure.subplots(1, 2), _NAMES, strict=True):
+            chosen, start = getattr(self, kind), score(self.start[: self.length(kind)])
+            for repeat in sorted({trial.repeat for trial in self.trials}):
+                scores = self.scores(kind, repeat)
                 highest = start + 2 * abs(start - min(scores.values()))  # one that diverged would flatten the others
                 rates = sorted(rate for rate, loss in scores.items() if loss < highest)
-                label = "" if repeat else f"{_NAMES[tests]}, raced"
+                label = "" if repeat else f"{_NAMES[kind]}, tried"
                 axes.plot(rates, [scores[rate] for rate in rates], "o-", color="#0072B2", label=label)
             axes.axhline(start, color="#999999", linestyle=":", label="untrained")
-            axes.axvline(chosen, color="#D55E00", label=f"taken: {chosen:.3g}")
-            axes.set(xscale="log", xlabel=tests, ylabel=f"loss after {self.length(tests)} steps")
+            axes.axvline(chosen, color="#D55E00", label=f"chosen: {chosen:.3g}")
+            axes.set(xscale="log", xlabel=kind, ylabel=f"loss after {self.length(kind)} steps")
             axes.tick_params(axis="x", which="minor", labelsize=7, labelrotation=45)
             axes.legend()
         return figure
@@ -183,5 +146,8 @@ class LearningRateSuggestion(Suggestion):
     arguments: ClassVar[tuple[str, str]] = "learning_rate", "final_learning_rate"
 
 
-def _best(scores: Mapping[float, float]) -> float:
-    return min(scores, key=scores.__getitem__)
+def _renamed(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a suggestion that was stored when trials were called races, and reasons were not stored."""
+    trials = [{"kind" if name == "tests" else name: value for name, value in race.items()} for race in values["races"]]
+    kept = {name: value for name, value in values.items() if name != "races"}
+    return {**kept, "trials": trials, "reasons": {}}

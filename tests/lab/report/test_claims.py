@@ -5,28 +5,13 @@ from dataclasses import replace
 
 import pytest
 
-from dynabound.lab.report import claims
-from dynabound.lab.report.evidence import LAST, LAST_TRAIN, Evidence, Group, error_of_one
-from dynabound.lab.report.learning_rates import RateEvolution, SampledRates
-from dynabound.lab.report.results import Curve
-from dynabound.lab.report.verdicts import (
-    FAILS,
-    HOLDS,
-    HOLDS_IN_PART,
-    HOLDS_WHERE_DECIDED,
-    NOT_COMPARABLE,
-    NOT_REPRODUCED,
-    OPEN_ONLY,
-    PARTLY,
-    REPRODUCED,
-    UNDECIDED,
-    Check,
-    judge,
-    overall,
-)  # fmt: skip
+from dynabound.lab.report.claims import judge_study
+from dynabound.lab.report.read import Curve, RateEvolution, SampledRates, StudyRuns
+from dynabound.lab.report.statistics import LAST, LAST_TRAIN, Group, error_of_one, judge
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.studies.plan import Seed
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, STUDIES, Row
+from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED
 
 SPREAD = (-0.1, 0.0, 0.1)
 
@@ -39,7 +24,7 @@ def curve(label, values, task="digits", states=None, epochs=4, scale="demo"):
         points = value if isinstance(value, list) else [value] * epochs
         numbers = [x if spec.text else x / 100 for x in points]
         lines = [{f"train_{spec.metric}": x, f"test_{spec.metric}": x, "seconds": 1.0} for x in numbers]
-        seeds.append(Seed(replace(spec, seed=seed), (states or {}).get(seed, "finished"), lines))
+        seeds.append(StoredRun(replace(spec, seed=seed), (states or {}).get(seed, "finished"), lines))
     return Curve(Row("panel", label, "perceptron", "adam"), spec, tuple(seeds))
 
 
@@ -56,13 +41,13 @@ def verdict(a, b, **kwargs):
 @pytest.mark.parametrize(
     ("a", "b", "task", "expected"),
     [
-        ([95, 95.2, 95.1], [90, 90.1, 90.2], "digits", REPRODUCED),
-        ([90, 90.1, 90.2], [95, 95.2, 95.1], "digits", NOT_REPRODUCED),
+        ([95, 95.2, 95.1], [90, 90.1, 90.2], "digits", SUPPORTED),
+        ([90, 90.1, 90.2], [95, 95.2, 95.1], "digits", REFUTED),
         ([95, 90, 92], [91, 94, 90], "digits", UNDECIDED),
         ([95], [90], "digits", UNDECIDED),
         ([], [90, 91], "digits", UNDECIDED),
-        ([100, 101], [150, 151], "pydoc", REPRODUCED),
-        ([150, 151], [100, 101], "pydoc", NOT_REPRODUCED),
+        ([100, 101], [150, 151], "pydoc", SUPPORTED),
+        ([150, 151], [100, 101], "pydoc", REFUTED),
         ([90, 90], [90, 90], "digits", UNDECIDED),
         ([97.5, 97.5], [97.2, 97.2], "digits", UNDECIDED),
     ],
@@ -75,7 +60,7 @@ def test_the_last_epoch_and_the_best_must_agree():
     late = curve("a", [[90, 95 + x] for x in SPREAD], epochs=2)
     early = curve("b", [[99, 92 + x] for x in SPREAD], epochs=2)
     assert verdict(late, early) == UNDECIDED
-    assert verdict(late, early, measures=[LAST]) == REPRODUCED
+    assert verdict(late, early, measures=[LAST]) == SUPPORTED
 
 
 def test_a_method_that_is_not_complete_decides_nothing():
@@ -87,18 +72,18 @@ def test_a_method_that_is_not_complete_decides_nothing():
 
 def test_diverged_is_worse_than_anything():
     good, bad = curve("a", [10, 10]), curve("b", [99, 99], states={1: "diverged"})
-    assert verdict(good, bad) == REPRODUCED
-    assert verdict(bad, good) == NOT_REPRODUCED
+    assert verdict(good, bad) == SUPPORTED
+    assert verdict(bad, good) == REFUTED
     assert verdict(bad, bad) == UNDECIDED
     same = Group({"a": good, "b": bad}).claim("", "paper", {"a": 1.0, "b": -1.0}, low=-2.0, high=2.0)
-    assert same.verdict == NOT_REPRODUCED, "a method that diverged is not like one that did not"
+    assert same.verdict == REFUTED, "a method that diverged is not like one that did not"
     assert "b diverged" in same.measured
 
 
 def test_an_interval_agrees_with_its_verdict():
     group = Group({"a": curve("a", around(95)), "b": curve("b", around(94)), "c": curve("c", around(94.9))})
     far, near = judge([group.better("", "paper", "a", "b"), group.better("", "paper", "a", "c")])
-    assert far.verdict == REPRODUCED
+    assert far.verdict == SUPPORTED
     assert 0 < far.low < far.difference < far.high
     assert far.p < 0.01
     assert near.verdict == UNDECIDED
@@ -114,44 +99,10 @@ def test_every_error_contains_the_binomial_error_of_the_test_set():
     assert group.comparison({"a": 1.0, "b": -1.0}, LAST).test_error == pytest.approx((2 * 97.2 * 2.8 / 360) ** 0.5)
 
 
-@pytest.mark.parametrize(
-    ("verdicts", "expected"),
-    [
-        ([REPRODUCED, HOLDS], REPRODUCED),
-        ([REPRODUCED, UNDECIDED], OPEN_ONLY),
-        ([REPRODUCED, NOT_COMPARABLE], REPRODUCED),
-        ([REPRODUCED, UNDECIDED, NOT_REPRODUCED], PARTLY),
-        ([UNDECIDED, FAILS], NOT_REPRODUCED),
-        ([UNDECIDED], UNDECIDED),
-        ([NOT_COMPARABLE], NOT_COMPARABLE),
-        ([], UNDECIDED),
-    ],
-)
-def test_overall(verdicts, expected):
-    ours = Check("", "", FAILS, "ours")
-    assert overall([ours, *(Check("", "", verdict, "paper l. 1") for verdict in verdicts)]) == expected
-
-
-@pytest.mark.parametrize(
-    ("verdicts", "expected"),
-    [
-        ([HOLDS, NOT_COMPARABLE], HOLDS),
-        ([HOLDS, UNDECIDED], HOLDS_WHERE_DECIDED),
-        ([HOLDS, FAILS, UNDECIDED], HOLDS_IN_PART),
-        ([FAILS], FAILS),
-        ([UNDECIDED], UNDECIDED),
-        ([NOT_COMPARABLE], NOT_COMPARABLE),
-    ],
-)
-def test_overall_of_our_own_study(verdicts, expected):
-    assert overall([Check("", "", verdict, "ours") for verdict in verdicts], ours=True) == expected
-
-
-def test_our_own_claims_hold_or_fail_also_without_a_test():
-    good, bad = curve("a", [10, 10]), curve("b", [99, 99], states={1: "diverged"})
-    group = Group({"a": good, "b": bad})
+def test_a_claim_about_a_method_that_diverged_needs_no_test():
+    group = Group({"a": curve("a", [10, 10]), "b": curve("b", [99, 99], states={1: "diverged"})})
     found = judge([group.better("", "ours", "a", "b"), group.better("", "ours", "b", "a")])
-    assert [each.verdict for each in found] == [HOLDS, FAILS]
+    assert [each.verdict for each in found] == [SUPPORTED, REFUTED]
 
 
 def panels(name, value, **kwargs):
@@ -164,13 +115,13 @@ def panels(name, value, **kwargs):
     return {p: {label: curve(label, value(p, label), task, **kwargs) for label in names} for p, names in labels.items()}
 
 
-def check(name, value, **kwargs):
-    return claims.check(name, Evidence(panels(name, value, **kwargs)))
+def verdicts_on(name, value, **kwargs):
+    return judge_study(name, StudyRuns(panels(name, value, **kwargs)))
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "ptb", "bound-speed", "final-step-size"])
 def test_missing_runs_decide_nothing(name):
-    assert {each.verdict for each in check(name, lambda panel, label: [])} <= {UNDECIDED, NOT_COMPARABLE}
+    assert {each.verdict for each in verdicts_on(name, lambda panel, label: [])} <= {UNDECIDED, NOT_TESTABLE}
 
 
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "ptb", "bound-speed", "final-step-size"])
@@ -178,8 +129,8 @@ def test_missing_runs_decide_nothing(name):
 def test_claims_are_about_the_curves_of_the_scale(name, scale):
     study = STUDIES[name]
     found = {p: {r.label: curve(r.label, around(95.0), "pydoc" if name == "ptb" else "digits", scale=scale)
-                 for r in study.rows if r.panel == p and r.applies(scale)} for p in study.panels()}  # fmt: skip
-    checks = claims.check(name, Evidence({p: curves for p, curves in found.items() if curves}))
+                 for r in study.rows if r.panel == p and r.included(scale)} for p in study.panels()}  # fmt: skip
+    checks = judge_study(name, StudyRuns({p: curves for p, curves in found.items() if curves}))
     assert len(checks) >= 5
     assert len({check.claim for check in checks}) == len(checks)
 
@@ -189,19 +140,18 @@ STORY = {"AdaBound": 99.9, "AMSBound": 99.8, "SGDM": 99.6, "AdaGrad": 99.3, "Ada
 
 
 def test_the_papers_claims_are_reproduced():
-    found = check("mnist", lambda _, label: around(STORY[label], 0.1))
-    assert {each.verdict for each in found if each.of_paper} == {REPRODUCED}
-    assert {each.verdict for each in found if not each.of_paper} == {HOLDS}
-    assert overall(found) == REPRODUCED
-    found = check("cifar10", lambda _, label: around(STORY[label], 0.1))
+    found = verdicts_on("mnist", lambda _, label: around(STORY[label], 0.1))
+    assert {each.verdict for each in found if each.of_paper} == {SUPPORTED}
+    assert {each.verdict for each in found if not each.of_paper} == {SUPPORTED}
+    found = verdicts_on("cifar10", lambda _, label: around(STORY[label], 0.1))
     early = [each for each in found if "than SGDM early in training (epoch 1 of 4)" in each.claim]
-    assert {each.verdict for each in early} == {NOT_REPRODUCED}, "the curves are flat"
+    assert {each.verdict for each in early} == {REFUTED}, "the curves are flat"
     size = [each for each in found if "about" in each.claim]
-    assert {each.verdict for each in size} == {NOT_COMPARABLE}
-    assert {each.verdict for each in found if each.of_paper and each not in early + size} == {REPRODUCED}
+    assert {each.verdict for each in size} == {NOT_TESTABLE}
+    assert {each.verdict for each in found if each.of_paper and each not in early + size} == {SUPPORTED}
 
 
-@pytest.mark.parametrize(("seeds", "verdict"), [(3, NOT_COMPARABLE), (5, REPRODUCED)])
+@pytest.mark.parametrize(("seeds", "verdict"), [(3, NOT_TESTABLE), (5, SUPPORTED)])
 def test_a_few_seeds_that_agree_cannot_decide_that_all_methods_come_near_100_percent(seeds, verdict):
     group = Group({"a": curve("a", [100.0] * seeds), "b": curve("b", [99.5, 99.6, 99.7])})
     (found,) = judge([group.all_of("", "paper", [{"a": 1.0}, {"b": 1.0}], LAST_TRAIN, constant=-99.0)])
@@ -209,101 +159,101 @@ def test_a_few_seeds_that_agree_cannot_decide_that_all_methods_come_near_100_per
     assert ("3 seeds of a method agree exactly, and a sign test takes 5" in found.measured) == (seeds == 3)
     group = Group({"a": curve("a", [100.0] * 3), "b": curve("b", around(90.0))})
     (found,) = judge([group.all_of("", "paper", [{"a": 1.0}, {"b": 1.0}], LAST_TRAIN, constant=-99.0)])
-    assert found.verdict == NOT_REPRODUCED
+    assert found.verdict == REFUTED
 
 
 def test_the_size_of_an_effect_is_judged_at_paper_scale():
     ends = {**STORY, "AdaBound": 95.0, "Adam": 93.0, "SGDM": 94.0}
-    found = check("cifar10", lambda _, label: around(ends[label]), scale="paper")
-    assert [each.verdict for each in found if "about" in each.claim] == [REPRODUCED] * 2
+    found = verdicts_on("cifar10", lambda _, label: around(ends[label]), scale="paper")
+    assert [each.verdict for each in found if "about" in each.claim] == [SUPPORTED] * 2
 
 
 def test_language_models():
     ends = {"Adam": 130.0, "SGD": 101.0, "AdaBound": 100.0, "AMSBound": 100.0}
     gain = {"L1": 0.0, "L2": 5.0, "L3": 10.0}
     value = lambda p, label: ends[label.partition(", ")[0]] - (gain[p[:2]] if "Bound" in label else 0)  # noqa: E731
-    found = check("ptb", lambda p, label: around(value(p, label)))
+    found = verdicts_on("ptb", lambda p, label: around(value(p, label)))
     verdicts = {each.claim: each.verdict for each in found}
-    assert all(v == REPRODUCED for c, v in verdicts.items() if c.endswith("ends better than Adam"))
+    assert all(v == SUPPORTED for c, v in verdicts.items() if c.endswith("ends better than Adam"))
     assert (
-        verdicts["the gain of AdaBound and AMSBound over Adam is larger with three layers than with one"] == REPRODUCED
+        verdicts["the gain of AdaBound and AMSBound over Adam is larger with three layers than with one"] == SUPPORTED
     )
-    assert verdicts["L1: Adam is the fastest of all early in training (epoch 1 of 4)"] == NOT_REPRODUCED, "flat curves"
-    assert verdicts["L1: the curves of AdaBound and AMSBound are smoother than that of SGD"] == NOT_COMPARABLE
+    assert verdicts["L1: Adam is the fastest of all early in training (epoch 1 of 4)"] == REFUTED, "flat curves"
+    assert verdicts["L1: the curves of AdaBound and AMSBound are smoother than that of SGD"] == NOT_TESTABLE
     falling = {label: [200 - 4 * i + (9 if label == "SGD" and i % 2 else 0) for i in range(20)] for label in ends}
-    long = check(
+    long = verdicts_on(
         "ptb", lambda p, label: [[x + y for x in falling[label.partition(", ")[0]]] for y in SPREAD], epochs=20
     )
-    assert {each.verdict for each in long if "smoother" in each.claim} == {REPRODUCED}
+    assert {each.verdict for each in long if "smoother" in each.claim} == {SUPPORTED}
     assert any("early in training (epochs 1 to 5 of 20)" in each.claim for each in long)
 
 
 @pytest.mark.parametrize(
     ("adabound", "verdict"),
-    [([80.5, 80.4, 80.6], REPRODUCED), ([99.5, 99.4, 99.2], NOT_REPRODUCED), ([90.0, 79.0, 91.0], UNDECIDED),
+    [([80.5, 80.4, 80.6], SUPPORTED), ([99.5, 99.4, 99.2], REFUTED), ([90.0, 79.0, 91.0], UNDECIDED),
      ([], UNDECIDED)],
 )  # fmt: skip
 def test_a_start_is_like_adams_if_it_is_nearer_to_it_than_to_sgdms(adabound, verdict):
     finals = {DEFAULTS["AdaBound"]: adabound, REFERENCE: around(80.0), "SGDM": around(90.0)}
-    found = check("mnist", lambda _, label: finals.get(label, around(99.0)))
+    found = verdicts_on("mnist", lambda _, label: finals.get(label, around(99.0)))
     assert next(each.verdict for each in found if "after one epoch" in each.claim) == verdict
 
 
 def test_bound_speeds_are_almost_the_same_only_if_each_is_like_the_default():
     near = {"β = 1 − 1/10": around(95.0)}
-    found = check("bound-speed", lambda _, label: near.get(label, around(95.5)))
-    assert {each.verdict for each in found} == {REPRODUCED}
+    found = verdicts_on("bound-speed", lambda _, label: near.get(label, around(95.5)))
+    assert {each.verdict for each in found} == {SUPPORTED}
     far = {"β = 1 − 1/10": around(80.0)}
-    found = check("bound-speed", lambda _, label: far.get(label, around(95.5)))
-    assert [each.verdict for each in found] == [NOT_REPRODUCED, *[REPRODUCED] * 3, NOT_REPRODUCED] * 2
+    found = verdicts_on("bound-speed", lambda _, label: far.get(label, around(95.5)))
+    assert [each.verdict for each in found] == [REFUTED, *[SUPPORTED] * 3, REFUTED] * 2
 
 
 def test_final_step_sizes():
     sgdm = {"α = 1": 50.0, "α = 0.1": 95.0, "α = 0.03": 90.0, "α = 0.01": 80.0, "α = 0.003": 60.0, "α = 0.001": 40.0}
-    found = check("final-step-size", lambda panel, label: around(sgdm.get(label, 96.0)))
-    assert {each.verdict for each in found} == {REPRODUCED}
+    found = verdicts_on("final-step-size", lambda panel, label: around(sgdm.get(label, 96.0)))
+    assert {each.verdict for each in found} == {SUPPORTED}
     assert {each.source for each in found} == {"paper l. 1124", "paper l. 1126", "paper l. 1130"}
-    found = check("final-step-size", lambda panel, label: around(96.0))
-    assert [each.verdict for each in found] == [UNDECIDED, *[REPRODUCED] * 5, *[UNDECIDED] * 6]
+    found = verdicts_on("final-step-size", lambda panel, label: around(96.0))
+    assert [each.verdict for each in found] == [UNDECIDED, *[SUPPORTED] * 5, *[UNDECIDED] * 6]
 
 
 def test_learning_rates():
-    adam = SampledRates(8, {}, {}, 100, min=1e-5, max=10.0, below=0.1, above=0.0)
-    for reached, second in ((99.9, NOT_REPRODUCED), (90.0, NOT_COMPARABLE)):
-        evidence = Evidence({"ResNet-34": {"Adam": curve("Adam", [reached])}}, sampled={"Adam": adam})
-        assert [each.verdict for each in claims.check("learning-rates", evidence)] == [REPRODUCED, second]
+    adam = SampledRates(8, {}, {}, min=1e-5, max=10.0, below=0.1, above=0.0)
+    for reached, second in ((99.9, REFUTED), (90.0, NOT_TESTABLE)):
+        evidence = StudyRuns({"ResNet-34": {"Adam": curve("Adam", [reached])}}, sampled={"Adam": adam})
+        assert [each.verdict for each in judge_study("learning-rates", evidence)] == [SUPPORTED, second]
 
 
-@pytest.mark.parametrize(("task", "verdict"), [("cifar10", REPRODUCED), ("digits", NOT_COMPARABLE)])
+@pytest.mark.parametrize(("task", "verdict"), [("cifar10", SUPPORTED), ("digits", NOT_TESTABLE)])
 def test_huge_rates_count_where_images_are_large_enough(task, verdict):
     """In images of 8×8 pixels some weights see only padding, and weight decay alone makes their rates huge."""
-    adam = SampledRates(8, {}, {}, 100, min=1e-5, max=2000.0, below=0.1, above=0.01)
-    evidence = Evidence({"ResNet-34": {"Adam": curve("Adam", [99.9], task)}}, sampled={"Adam": adam})
-    assert claims.check("learning-rates", evidence)[1].verdict == verdict
+    adam = SampledRates(8, {}, {}, min=1e-5, max=2000.0, below=0.1, above=0.01)
+    evidence = StudyRuns({"ResNet-34": {"Adam": curve("Adam", [99.9], task)}}, sampled={"Adam": adam})
+    assert judge_study("learning-rates", evidence)[1].verdict == verdict
 
 
 def test_the_evolution_of_learning_rates():
     rises = {"max": [1, 9, 5, 2, 0.2], "median": [0.1, 0.5, 0.3, 0.2, 0.11]}
-    assert evolution_verdicts(rises) == [REPRODUCED] * 2
+    assert evolution_verdicts(rises) == [SUPPORTED] * 2
     falls = {"max": [9, 5, 4, 2, 0.2], "median": [0.1, 0.2, 0.3, 0.4, 0.5]}
-    assert evolution_verdicts(falls) == [NOT_COMPARABLE, NOT_REPRODUCED]
+    assert evolution_verdicts(falls) == [NOT_TESTABLE, REFUTED]
     lifted = {"max": [0.01, 0.02, 0.04, 0.06, 0.08], "median": [0.01, 0.02, 0.04, 0.06, 0.0801]}
-    assert evolution_verdicts(lifted, lower=0.08) == [NOT_COMPARABLE] * 2  # the bounds have not closed
-    assert evolution_verdicts(lifted, lower=0.05) == [NOT_REPRODUCED] * 2
+    assert evolution_verdicts(lifted, lower=0.08) == [NOT_TESTABLE] * 2  # the bounds have not closed
+    assert evolution_verdicts(lifted, lower=0.05) == [REFUTED] * 2
 
 
 def evolution_verdicts(layer, lower=0.0):
-    evidence = Evidence({}, evolution=RateEvolution({"a": layer}, [lower], [1.0], 0.1))
-    return [each.verdict for each in claims.check("rate-evolution", evidence)]
+    evidence = StudyRuns({}, evolution=RateEvolution({"a": layer}, [lower], [1.0], 0.1))
+    return [each.verdict for each in judge_study("rate-evolution", evidence)]
 
 
-def test_every_claim_says_whose_it_is():
+def test_every_claim_names_its_source():
     """Those of the paper name the line of its LaTeX source that states them."""
     lines = set()
     for name in ("mnist", "cifar10", "ptb", "bound-speed", "final-step-size"):
-        for each in check(name, lambda panel, label: around(95.0)):
-            whose = re.fullmatch(r"paper l\. (\d+)|ours", each.source)
-            assert whose, each
-            lines.add(whose.group(1))
+        for each in verdicts_on(name, lambda panel, label: around(95.0)):
+            source = re.fullmatch(r"paper l\. (\d+)|ours", each.source)
+            assert source, each
+            lines.add(source.group(1))
     assert lines == {"96", "396", "397", "398", "449", "450", "451", "452", "456", "457", "488", "489", "492", "497",
                      "1091", "1093", "1124", "1126", "1130", None}  # fmt: skip

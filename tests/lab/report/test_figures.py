@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dynabound.lab.report.figures import Band, CurvesFigure, Panel, StepSizesFigure
+from dynabound.lab.report.figures import Band, CurvesFigure, Dot, DotsFigure, Panel
+from dynabound.theory.verdict import REFUTED, UNDECIDED, Verdict
 
 
 @pytest.fixture
@@ -41,9 +42,15 @@ def test_a_curve_is_the_mean_over_seeds_and_a_reference_is_dotted(curves):
     assert reference.get_linestyle() == ":"
 
 
-def test_bars_distinguish_a_run_that_diverged_from_one_that_is_missing():
-    bands = (Band("α = 1", True), Band("α = 0.1", False), Band("α = 0.01", False, test=[[92.0, 93.0]]))
-    (axes,) = StepSizesFigure("name", "", (Panel("SGDM", bands),)).draw().axes
-    assert [text.get_text() for text in axes.texts] == ["diverged", "no run"]
-    assert axes.get_ylim()[0] == 0
-    assert [bar.get_height() for bar in axes.patches] == [0, 0, 93.0]
+def test_a_dot_is_filled_if_the_claim_is_decided_and_shows_both_intervals_and_the_limit():
+    open_, decided = (Verdict("c", "", word, difference=1.0, low=-2.0, high=4.0, test_error=2.0, bounds=(-2.0, None))
+                      for word in (UNDECIDED, REFUTED))  # fmt: skip
+    dot = Dot.of(open_)
+    assert dot.outer == (1.0 - 5.0, 1.0 + 5.0), "3 and 2 · 2 add as 5"
+    assert (dot.decided, Dot.of(decided).decided) == (False, True)
+    (axes,) = DotsFigure("name", "", (dot, Dot.of(decided, "other row")), "x").draw().axes
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["c", "other row"]
+    drawn = [line.get_xydata().tolist() for line in axes.get_lines()]
+    assert [[-4.0, 0.0], [6.0, 0.0]] in drawn
+    assert [[-2.0, 0.0], [4.0, 0.0]] in drawn
+    assert [[-2.0, -0.3], [-2.0, 0.3]] in drawn

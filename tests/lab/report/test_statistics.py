@@ -5,8 +5,8 @@ import random
 import pytest
 import scipy.stats
 
-from dynabound.lab.report.statistics import ALPHA, contrast, holm, mean, std
-from dynabound.lab.report.verdicts import NOT_REPRODUCED, REPRODUCED, Claim, Comparison, judge
+from dynabound.lab.report.statistics import ALPHA, Claim, Comparison, contrast, holm, judge, mean, std
+from dynabound.theory.verdict import REFUTED, SUPPORTED
 
 
 def test_of_too_few_values_nothing_is_known():
@@ -121,9 +121,9 @@ def test_false_decisions_are_rare(deviations):
     """All methods are equal: to call one better is false, and at most one study in twenty may do so."""
     draw = random.Random(5)
     studies = [simulate(draw, {}, deviations=deviations) for _ in range(1500)]
-    assert share([REPRODUCED if REPRODUCED in study[:-1] else "" for study in studies], REPRODUCED) <= 0.05
-    against = [NOT_REPRODUCED if NOT_REPRODUCED in study else "" for study in studies]
-    assert share(against, NOT_REPRODUCED) <= 0.05, "had they been a trifle better, these verdicts would be false"
+    assert share([SUPPORTED if SUPPORTED in study[:-1] else "" for study in studies], SUPPORTED) <= 0.05
+    against = [REFUTED if REFUTED in study else "" for study in studies]
+    assert share(against, REFUTED) <= 0.05, "had they been a trifle better, these verdicts would be false"
 
 
 @pytest.mark.parametrize(("seeds", "most"), [(3, 0.15), (10, 0.06)])
@@ -131,7 +131,7 @@ def test_false_decisions_where_a_compared_method_spreads_five_times_as_much(seed
     """A limit of the method, which docs/reproduce.md states: 13 % with three seeds, 5 % with ten."""
     draw = random.Random(7)
     studies = [simulate(draw, {}, seeds, {"SGDM": 5.0}) for _ in range(1000)]
-    assert share([REPRODUCED if REPRODUCED in study[:-1] else "" for study in studies], REPRODUCED) <= most
+    assert share([SUPPORTED if SUPPORTED in study[:-1] else "" for study in studies], SUPPORTED) <= most
 
 
 def test_a_difference_of_three_standard_deviations_is_found_with_three_seeds():
@@ -139,5 +139,5 @@ def test_a_difference_of_three_standard_deviations_is_found_with_three_seeds():
     story = {"AdaBound": 6.0, "AMSBound": 6.0, "SGDM": 3.0}
     studies = [simulate(draw, story) for _ in range(500)]
     for place in range(2, 6):  # the claims whose difference is three standard deviations
-        assert share([study[place] for study in studies], REPRODUCED) >= 0.9
-    assert share([study[-1] for study in studies], REPRODUCED) >= 0.9, "Adam and AMSGrad are the same"
+        assert share([study[place] for study in studies], SUPPORTED) >= 0.9
+    assert share([study[-1] for study in studies], SUPPORTED) >= 0.9, "Adam and AMSGrad are the same"

@@ -4,15 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from dynabound.lab.report import claims, opening
-from dynabound.lab.report.evidence import Evidence
-from dynabound.lab.report.results import Curve
-from dynabound.lab.report.suggested import placings
-from dynabound.lab.report.suggested_figures import CostFigure, CostPanel, Point, RanksFigure
-from dynabound.lab.report.verdicts import FAILS, HOLDS, NOT_COMPARABLE, UNDECIDED
-from dynabound.lab.studies.plan import Seed
+from dynabound.lab.report.claims import judge_study, ranks_by_method
+from dynabound.lab.report.figures import CostFigure, CostPanel, Point, RanksFigure
+from dynabound.lab.report.read import Curve, StudyRuns
+from dynabound.lab.report.summary import _tuning
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, SAME_RATES, STUDIES
 from dynabound.lab.studies.search import runs_to
+from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED
 from dynabound.tuning import Suggestion
 
 SPREAD = (-0.1, 0.0, 0.1)
@@ -27,7 +26,8 @@ def curve(row, center, cost=150, states=None):
     spec = row.spec("demo")
     lines = [{"train_accuracy": 0.9, "test_accuracy": (center + x) / 100, "step": STEPS} for x in SPREAD]
     seeds = tuple(
-        Seed(replace(spec, seed=seed), (states or {}).get(seed, "finished"), [line]) for seed, line in enumerate(lines)
+        StoredRun(replace(spec, seed=seed), (states or {}).get(seed, "finished"), [line])
+        for seed, line in enumerate(lines)
     )
     found = Suggestion(0.01, 0.1, 0.01, STEPS, cost, (), (), {}) if row.suggest else None
     return Curve(row, spec, seeds, suggestion=found)
@@ -35,7 +35,7 @@ def curve(row, center, cost=150, states=None):
 
 def evidence(ends=ENDS, without=(), **kwargs):
     study = STUDIES["suggest"]
-    return Evidence({
+    return StudyRuns({
         panel: {row.label: curve(row, ends[row.label], **kwargs) for row in study.rows
                 if row.panel == panel and row.label in ends and row.label not in without}
         for panel in PANELS
@@ -44,12 +44,12 @@ def evidence(ends=ENDS, without=(), **kwargs):
 
 def verdicts(words, found):
     """The verdicts on claims that contain ``words``."""
-    return [check.verdict for check in claims.check("suggest", found) if words in check.claim]
+    return [check.verdict for check in judge_study("suggest", found) if words in check.claim]
 
 
 def test_our_own_claims_hold():
-    checks = claims.check("suggest", evidence())
-    assert {check.verdict for check in checks} == {HOLDS}
+    checks = judge_study("suggest", evidence())
+    assert {check.verdict for check in checks} == {SUPPORTED}
     assert {check.source for check in checks} == {"ours"}
     assert len(checks) == len(PANELS) * (1 + 3 + 2) + 2
     assert len({check.claim for check in checks}) == len(checks)
@@ -58,15 +58,15 @@ def test_our_own_claims_hold():
 @pytest.mark.parametrize(
     ("ends", "words", "expected"),
     [
-        ({"AdaBound": 94.5}, "than the best searched", FAILS),
+        ({"AdaBound": 94.5}, "than the best searched", REFUTED),
         ({"SGDM": 99.1}, "than the best searched", UNDECIDED),
-        ({"SGDM": 98.0}, "than the best searched", HOLDS),  # below, but within the margin
-        ({DEFAULTS["AdaBound"]: 98.0}, "better than AdaBound, defaults", FAILS),
+        ({"SGDM": 98.0}, "than the best searched", SUPPORTED),  # below, but within the margin
+        ({DEFAULTS["AdaBound"]: 98.0}, "better than AdaBound, defaults", REFUTED),
         ({DEFAULTS["AdaBound"]: 97.0}, "better than AdaBound, defaults", UNDECIDED),
-        ({SAME_RATES["adam"]: 98.0}, "better than Adam, AdaBound's α", FAILS),
-        ({SAME_RATES["sgdm-dampened"]: 98.0}, "better than SGDM, AdaBound's α*", FAILS),
-        ({"Prodigy": 97.5}, "tuning-free", FAILS),
-        ({"SGDM": 97.05}, "no searched method", FAILS),  # a rank is no test
+        ({SAME_RATES["adam"]: 98.0}, "better than Adam, AdaBound's α", REFUTED),
+        ({SAME_RATES["sgdm-dampened"]: 98.0}, "better than SGDM, AdaBound's α*", REFUTED),
+        ({"Prodigy": 97.5}, "tuning-free", REFUTED),
+        ({"SGDM": 97.05}, "no searched method", REFUTED),  # a rank is no test
     ],
 )
 def test_each_claim_can_fail(ends, words, expected):
@@ -74,19 +74,20 @@ def test_each_claim_can_fail(ends, words, expected):
 
 
 @pytest.mark.parametrize(
-    ("sgdm", "word", "counts"),
+    ("sgdm", "counts"),
     [
-        (96.95, "No: ", "on 2 of 2 networks, and worse on 0."),
-        (99.5, "Yes: ", "on 0 of 2 networks, and worse on 2."),
-        (99.0, "Not decided: ", "on 0 of 2 networks, and worse on 0."),
+        (96.9, "supported on 2, refuted on 0, undecided on 0 of 2 networks (differences: +0.1 points)"),
+        (99.5, "supported on 0, refuted on 2, undecided on 0 of 2 networks (differences: −2.5 points)"),
+        (99.0, "supported on 0, refuted on 0, undecided on 2 of 2 networks (differences: −2.0 points)"),
     ],
 )
-def test_the_page_says_whether_to_tune(sgdm, word, counts):
-    found = opening._tuning(None, evidence({**ENDS, "SGDM": sgdm}).panels)
-    start = f"{word}with suggested step sizes AdaBound ends as well as the best searched method"
-    assert found.answer == f"{start} {counts}"
-    assert "dynabound.suggest 150. “As well” is at most 2 points of accuracy worse" in found.details
-    assert "as well as with suggested step sizes on 0 of 2 networks, and worse on 2." in found.details
+def test_the_page_says_whether_to_tune(sgdm, counts):
+    found = _tuning("demo", evidence({**ENDS, "SGDM": sgdm}).panels, None)
+    first, costs, defaults = found.lines
+    assert first.startswith("AdaBound with suggested learning rates − the best searched method, not worse by more than")
+    assert first.endswith(counts)
+    assert costs.endswith("a suggestion 150")
+    assert "supported on 0, refuted on 2, undecided on 0 of 2 networks (differences: −7.0 points)" in defaults
     assert [dot.row for dot in found.figure.dots] == [f"{name}\n(best: SGDM)" for name in PANELS]
 
 
@@ -96,22 +97,22 @@ def test_the_searches_that_were_run_beforehand_are_counted():
     assert runs_to(rows["SGDM"].spec("demo")) == 9
     assert runs_to(rows["AdaGrad"].spec("demo")) == 6
     assert runs_to(rows["Adam"].spec("demo")) == 21
-    assert verdicts("1/5 of the cheapest", evidence(cost=6 * STEPS // 5)) == [HOLDS, HOLDS]
-    assert verdicts("1/5 of the cheapest", evidence(cost=7 * STEPS // 5 + 1)) == [FAILS, FAILS]
-    assert verdicts("at most 600", evidence(cost=601)) == [FAILS, FAILS]
+    assert verdicts("1/5 of the cheapest", evidence(cost=6 * STEPS // 5)) == [SUPPORTED, SUPPORTED]
+    assert verdicts("1/5 of the cheapest", evidence(cost=7 * STEPS // 5 + 1)) == [REFUTED, REFUTED]
+    assert verdicts("at most 600", evidence(cost=601)) == [REFUTED, REFUTED]
 
 
 def test_without_peers_or_searches_there_is_nothing_to_compare_with():
     searched = ("SGDM", "AdaGrad", "Adam", "AMSGrad")
-    assert verdicts("tuning-free", evidence(without=tuple(PEERS))) == [NOT_COMPARABLE]
+    assert verdicts("tuning-free", evidence(without=tuple(PEERS))) == [NOT_TESTABLE]
     found = evidence(without=searched)
     for words in ("than the best searched", "no searched method", "1/5 of the cheapest"):
-        assert set(verdicts(words, found)) == {NOT_COMPARABLE}
+        assert set(verdicts(words, found)) == {NOT_TESTABLE}
 
 
 def test_missing_runs_decide_nothing():
     found = evidence(states={0: "new"})
-    left = {check.verdict for check in claims.check("suggest", found) if "steps" not in check.claim
+    left = {check.verdict for check in judge_study("suggest", found) if "steps" not in check.claim
             and "cheapest" not in check.claim}  # fmt: skip
     assert left == {UNDECIDED}
 
@@ -120,7 +121,7 @@ def test_ranks_are_shared_by_equals_and_last_for_a_method_that_diverged():
     found = evidence({"AdaBound": 97.0, "SGDM": 97.0, "Adam": 96.0})
     (name, curves), *_ = found.panels.items()
     curves["Adam"] = curve(curves["Adam"].row, 99.0, states={0: "diverged"})
-    assert placings({name: curves}) == {"SGD(M)": [1], "AdaBound": [1], "Adam": [3]}
+    assert ranks_by_method({name: curves}) == {"SGD(M)": [1], "AdaBound": [1], "Adam": [3]}
 
 
 def test_figures_show_the_means_and_the_best_first():

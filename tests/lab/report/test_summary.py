@@ -2,29 +2,36 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from dynabound.lab.report import html
-from dynabound.lab.report.results import curves
-from dynabound.lab.report.summary import Failure, build, failures, run_states
-from dynabound.lab.report.tables import step_size
-from dynabound.lab.report.theory import headline
+from dynabound.lab.report import pages, summary
+from dynabound.lab.report.read import Curve, read_study
+from dynabound.lab.report.summary import StudyReport, _count, _fastest_epochs
+from dynabound.lab.report.tables import Failure, failures, run_states, tuned_settings
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import recipes
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.recipes import REFERENCE, STUDIES
+from dynabound.lab.studies.plan import StoredRun, StoredRuns
+from dynabound.lab.studies.recipes import REFERENCE, STUDIES, Row
+from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 from helpers import golden
 from helpers import tiny_studies as cases
 
 KEYS = golden.load("json_keys.json")["report.json"]
 
 
+def build(studies, out):
+    return summary.build(studies, ["demo"], StoredRuns(Store(out / "runs")), out / "theory")
+
+
 @pytest.mark.slow
 def test_report_json_keeps_its_keys(tiny, done, tmp_path):
     shutil.copytree(done, tmp_path / "copy")
     Store(tmp_path / "copy" / "runs").runs()[0].remove()
-    path = html.write(build([tiny, STUDIES["theory"]], "demo", tmp_path / "copy"), tmp_path / "copy")
+    path = pages.write_html(build([tiny, STUDIES["theory"]], tmp_path / "copy"), tmp_path / "copy")
     written = json.loads((path.parent / "report.json").read_text())
     assert golden.has_keys(written, KEYS)
     assert len(written["studies"][0]["failures"]) == 1
@@ -37,18 +44,18 @@ def test_a_damaged_run_of_a_curve_is_reported_with_the_remedy(tiny, done, tmp_pa
     (broken.folder / "metrics.jsonl").write_text("{")
     for checkpoint in broken.folder.glob("checkpoint-*"):
         checkpoint.unlink()
-    (study,) = build([tiny], "demo", tmp_path / "copy").studies
+    (study,) = build([tiny], tmp_path / "copy").studies
     (failure,) = study.failures
     assert (failure.run, failure.state) == (broken.name, "failed")
     assert f"dynabound runs remove {broken.name}" in failure.error
 
 
 def test_the_data_behind_the_figure(tiny, done):
-    (study,) = build([tiny], "demo", done).studies
+    (study,) = build([tiny], done).studies
     figure, forest = study.figures
-    assert [check.claim for check in forest.checks] == [check.claim for check in study.checks if check.low is not None]
+    assert [dot.row for dot in forest.dots] == [each.claim for each in study.verdicts if each.low is not None]
     (panel,) = figure.panels
-    assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows if row.applies("demo")]
+    assert [curve.label for curve in panel.curves] == [row.label for row in tiny.rows if row.included("demo")]
     for curve in panel.curves:
         for split in ("train", "test"):
             assert [len(seed) for seed in curve.seeds(split)] == [cases.TINY["epochs"]] * 3
@@ -56,7 +63,7 @@ def test_the_data_behind_the_figure(tiny, done):
 
 
 def test_the_table_of_methods(tiny, done):
-    (study,) = build([tiny], "demo", done).studies
+    (study,) = build([tiny], done).studies
     stored = {
         (r.spec().optimizer, r.spec().seed): r.metrics()[-1]["test_accuracy"] for r in Store(done / "runs").runs()
     }
@@ -75,62 +82,111 @@ def test_a_failed_run_of_a_search_is_reported(tiny, monkeypatch, tmp_path):
     row = next(row for row in tiny.rows if row.label == "AdaGrad")
     study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
     cases.complete([study], store, cases.InProcess())
-    (curve,) = curves(study, "demo", store)
+    (curve,) = read_study(study, "demo", StoredRuns(store)).curves
     lost = next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)
     with store.run(lost).lock():
         store.run(lost).write_status("failed", error="it <i>rained</i>")
-    (again,) = curves(study, "demo", store)
-    assert [seed.spec for seed in again.lost] == [lost]
+    (again,) = read_study(study, "demo", StoredRuns(store)).curves
+    assert [run.spec for run in again.failed_trials] == [lost]
     method = f"perceptron: AdaGrad, search at lr {lost.lr:g}, seed 0"
     assert list(failures([again])) == [Failure(lost.name, method, "failed", "it <i>rained</i>")]
     assert run_states([again])["failed"] == 1
-    assert step_size(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
+    assert tuned_settings(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
 
 
 @pytest.mark.slow
 def test_theory_comes_from_its_files(tiny, tmp_path):
-    theorems.play("counterexample", tmp_path / "theory")
-    report = build([STUDIES["theory"]], "demo", tmp_path)
+    theorems.compute("counterexample", tmp_path / "theory")
+    report = build([STUDIES["theory"]], tmp_path)
     (study,) = report.studies
-    assert "refuted" in study.verdict, "Theorem 4 is false as stated"
+    assert study.counts[REFUTED], "Theorem 4 is false as stated"
     assert [figure.name for figure in study.figures] == ["counterexample"]
     assert len(study.failures) == 4
-    assert html.write(report, tmp_path).is_file()
+    assert pages.write_html(report, tmp_path).is_file()
     (tmp_path / "theory" / "counterexample.svg").unlink()
-    report = build([STUDIES["theory"]], "demo", tmp_path)
+    report = build([STUDIES["theory"]], tmp_path)
     assert len(report.studies[0].failures) == 5
-    assert html.write(report, tmp_path).is_file()
+    assert pages.write_html(report, tmp_path).is_file()
 
 
-def test_the_headline_of_the_theory():
-    verdicts = [("Theorem 1", True), ("Theorem 2", True), ("Theorem 3", True), ("Theorem 4", False),
-                ("Corollary 4.1", False), ("Theorem 5", False), ("Lemma 1", True)]  # fmt: skip
-    found = {"all": {"verdicts": [{"statement": name, "kind": "theorem", "holds": holds} for name, holds in verdicts]}}
-    assert headline(found, [], []) == "Theorems 1 to 3 hold; 4, its corollary and 5 are refuted"
-    found["all"]["verdicts"][0]["holds"] = None
-    assert headline(found, [], []) == ("Theorems 2 and 3 hold; 4, its corollary and 5 are refuted; 1 is not decided")
-    found["all"]["verdicts"] = [{"statement": "Theorem 1", "kind": "theorem", "holds": True}]
-    assert headline(found, ["regret"], []) == "Theorem 1 holds"
-    assert headline({}, ["regret"], []) == "not decided at this scale"
+def test_a_run_whose_status_was_emptied_is_named(tiny, monkeypatch, tmp_path):
+    """It is neither new nor waiting: somebody has to repair it."""
+    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
+    row = next(row for row in tiny.rows if row.label == "AdaGrad")
+    study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
+    cases.complete([study], store, cases.InProcess())
+    (curve,) = read_study(study, "demo", StoredRuns(store)).curves
+    for spec in (curve.spec, next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)):
+        (store.run(spec).folder / "status.json").write_text("")
+        (damaged,) = read_study(study, "demo", StoredRuns(store)).curves
+        assert run_states([damaged])["damaged"] == 1
+        named = [each for each in failures([damaged]) if each.state == "damaged"]
+        assert [each.run for each in named] == [spec.name]
+        assert f"dynabound train --resume {spec.name}" in named[0].error
+        cases.complete([study], store, cases.InProcess())
 
 
-def test_the_questions_at_the_top_are_answered_from_the_runs(tiny, done):
-    report = build([tiny], "demo", done)
-    assert [each.question for each in report.questions] == [
-        "Does it start like Adam?", "Does it end as well as SGD?", "What did it cost?",
-    ]  # fmt: skip
-    start, end, cost = report.questions
-    first = {label: [seed.series("train")[0] for seed in curve.finished]
-             for label, curve in ((c.row.label, c) for c in curves(tiny, "demo", Store(done / "runs")))}  # fmt: skip
-    assert f"AdaBound: {sum(first['AdaBound']) / 3:.1f} %" in start.details
-    assert "of 1 network." in start.answer
-    assert "of 1 network," in end.answer
-    assert "times as long as Adam's on 1 network" in cost.answer + cost.details
-    assert all(len(each.answer.split()) <= 25 for each in report.questions)
+def verdict(word, difference=None, source="paper l. 1"):
+    return Verdict("", "", word, source, difference=difference, unit="points")
+
+
+def test_a_study_counts_the_papers_claims_or_ours():
+    verdicts = (*map(verdict, (SUPPORTED, UNDECIDED, SUPPORTED, NOT_TESTABLE)), verdict(REFUTED, source="ours"))
+    study = StudyReport("mnist", "", "", "demo", verdicts, (), {}, (), ())
+    assert study.counts == {SUPPORTED: 2, REFUTED: 0, UNDECIDED: 1, NOT_TESTABLE: 1}
+    assert study.headline == "2 supported, 1 undecided, 1 not testable here"
+    assert replace(study, ours=True).headline == "1 refuted"
+
+
+def test_a_fact_counts_the_networks_and_gives_the_range():
+    found = [verdict(SUPPORTED, 1.26), verdict(UNDECIDED, -0.5)]
+    counts = "supported on 1, refuted on 0, undecided on 1 of 2 networks (differences: −0.5 to +1.3 points)"
+    assert _count("A − B", found) == f"A − B: {counts}"
+    assert _count("A − B", found[:1]).endswith("undecided on 0 of 1 network (differences: +1.3 points)")
+
+
+def timed(seconds, cpus):
+    lines = [[{"seconds": second + 1}, {"seconds": second}] for second in seconds]
+    seeds = [StoredRun(RunSpec("digits", seed=i), "finished", line, environment=[{"cpu": cpu}])
+             for i, (line, cpu) in enumerate(zip(lines, cpus, strict=True))]  # fmt: skip
+    return Curve(Row("panel", "", "perceptron", "adam"), RunSpec("digits"), tuple(seeds))
+
+
+def test_times_of_different_machines_are_not_divided_by_each_other():
+    curves = {"AdaBound": timed((9.0, 1.0, 1.1), "BAA"), "Adam": timed((1.0, 1.2, 9.0), "AAB")}
+    assert _fastest_epochs(curves) == {"AdaBound": [1.0, 1.1], "Adam": [1.0, 1.2]}
+    assert _fastest_epochs({"AdaBound": timed((1.0,), "A"), "Adam": timed((1.0,), "B")}) == {}
+    unknown = timed((1.0,), [""])
+    assert _fastest_epochs({"AdaBound": unknown, "Adam": unknown}) == {}
+
+
+def test_the_facts_at_the_top_come_from_the_runs(tiny, done):
+    report = build([tiny], done)
+    start, end, cost = report.facts
+    (first,) = [each for each in report.studies[0].verdicts if "after one epoch" in each.claim]
+    assert f"{first.verdict} on 1" in start.lines[0]
+    assert [line.partition(":")[0] for line in end.lines][1:] == [
+        "AdaBound − Adam at the last epoch, better",
+        "AdaBound − Adam with learning rate 0.001, without a search, better",
+    ]
+    assert [dot.row for dot in end.figure.dots] == ["perceptron"] * 2
+    assert cost.lines[0].startswith("Fastest epoch, AdaBound / Adam: ")
+
+
+def test_adabound_is_compared_with_sgd_and_adam_on_every_network(tiny, done):
+    report = build([tiny], done)
+    ((name, found),) = report.networks.items()
+    assert name == "scikit-learn's digits, perceptron (demo)"
+    stored = {(run.spec().optimizer, run.spec().seed): 100 * run.metrics()[-1]["test_accuracy"]
+              for run in Store(done / "runs").runs()}  # fmt: skip
+    means = {method: sum(stored[method, seed] for seed in range(3)) / 3 for method in ("adabound", "sgdm", "adam")}
+    assert found["SGD"].finals == (f"{means['adabound']:.2f}", f"{means['sgdm']:.2f}")
+    assert found["Adam"].finals[1] == f"{means['adam']:.2f}"
+    assert [dot.label for dot in report.forest.dots] == ["AdaBound − SGD", "AdaBound − Adam"]
 
 
 def test_the_environment_is_that_of_the_runs(tiny, done):
-    (line,) = build([tiny], "demo", done).environment
+    (line,) = build([tiny], done).environment
     stored = Store(done / "runs").runs()[0].environment()[-1]
     assert line.startswith("21 runs: ")
     assert stored["torch"] in line

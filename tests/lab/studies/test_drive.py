@@ -12,17 +12,18 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app, studies
+from dynabound.cli.output import terminate
 from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
-from dynabound.lab.report import html, summary
-from dynabound.lab.report.results import curves
+from dynabound.lab.report import pages, summary
+from dynabound.lab.report.read import read_study
 from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
-from dynabound.lab.studies.plan import losses
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES, STUDIES, WORKLOADS, choose
-from dynabound.lab.studies.search import GRIDS, search
+from dynabound.lab.studies.search import GRIDS, search_lr
 from dynabound.lab.studies.simulate import estimate_time
 from helpers import tiny_studies as cases
 from helpers import worker
@@ -33,22 +34,15 @@ def run(*arguments):
 
 
 @pytest.mark.parametrize("scale", SCALES)
-def test_the_recipes_are_the_papers(scale, monkeypatch):
-    counts = {"learning-rates": 2, "mnist": 9, "cifar10": 18, "ptb": 18, "bound-speed": 10, "final-step-size": 18,
-              "rate-evolution": 1, "theory": 0, "suggest": 60}  # fmt: skip
-    left_out = {"demo": {"cifar10": 10, "ptb": 9}, "laptop": {"cifar10": 2, "ptb": 3},
-                "paper": {"mnist": 2, "cifar10": 4, "ptb": 6}}  # fmt: skip
-    monkeypatch.setattr(recipes.Row, "installed", True)
-    for name, study in STUDIES.items():
-        rows = [row for row in study.rows if row.applies(scale)]
-        assert len(rows) == counts[name] - left_out[scale].get(name, 0)
+def test_every_row_of_a_study_can_be_run(scale):
+    for study in STUDIES.values():
+        rows = [row for row in study.rows if row.included(scale)]
+        assert bool(rows) == bool(study.rows), "no curve is left"
         for row in rows:
             spec = row.spec(scale)
             assert spec.scale == scale
             assert (spec.task in ("digits", "digits-half", "pydoc")) == (scale == "demo")
             assert study.seed_count(row, scale) >= 1
-    row = STUDIES["mnist"].rows[0]
-    assert STUDIES["mnist"].seed_count(row, scale) == (10 if scale == "demo" else 3)
 
 
 def test_adabound_is_suggested_where_the_others_are_searched():
@@ -56,7 +50,7 @@ def test_adabound_is_suggested_where_the_others_are_searched():
     ranked, defaults = (next(row for row in STUDIES["mnist"].rows if row.label == label)
                         for label in ("AdaBound", DEFAULTS["AdaBound"]))  # fmt: skip
     assert [ranked.suggested(scale) for scale in SCALES] == [True, True, False]
-    assert [defaults.applies(scale) for scale in SCALES] == [True, True, False]
+    assert [defaults.included(scale) for scale in SCALES] == [True, True, False]
     assert not defaults.suggested("demo")
     assert ranked.spec("laptop") == defaults.spec("laptop")
 
@@ -76,7 +70,7 @@ def test_paper_scale_is_the_papers_setup():
 
 def test_the_speed_of_the_bounds_is_multiplied_by_the_pace():
     row = recipes.Row("panel", "label", "perceptron", "adabound", opt={"gamma": 0.01})
-    assert row.spec("demo").options["gamma"] == pytest.approx(0.01 * recipes.PACE["demo"]["perceptron"])
+    assert row.spec("demo").options["gamma"] == pytest.approx(0.01 * recipes.GAMMA_SCALE["demo"]["perceptron"])
     assert row.spec("paper").options["gamma"] == 0.01
 
 
@@ -93,7 +87,7 @@ def test_a_study_is_complete_and_never_run_again(tiny, done):
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
     assert engine.ran == []
-    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", store))
+    assert all(planned.state == "finished" for planned in plan.plan([tiny], "demo", StoredRuns(store)))
 
 
 def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
@@ -118,13 +112,13 @@ def test_a_command_that_was_killed_again_and_again_makes_the_same_page(tiny, don
     assert exits.count(-signal.SIGKILL) >= 3
     assert exits[-1] == 0
     shutil.copytree(done, tmp_path / "whole")
-    pages = []
+    made = []
     for folder in (killed, tmp_path / "whole"):
         cases.forget_seconds(Store(folder / "runs"))
-        path = html.write(summary.build([tiny], "demo", folder), folder)
+        path = pages.write_html(summary.build([tiny], ["demo"], StoredRuns(Store(folder / "runs"))), folder)
         figure = (folder / "demo" / "figures" / "mnist.svg").read_bytes()
-        pages.append((path.read_text().replace(str(folder), "OUT"), figure))
-    assert pages[0] == pages[1]
+        made.append((path.read_text().replace(str(folder), "OUT"), figure))
+    assert made[0] == made[1]
 
 
 @pytest.mark.slow
@@ -148,7 +142,7 @@ def test_a_search_resumes_and_repeats_nothing(tiny, monkeypatch, tmp_path):
         finally:
             ran += [spec.name for spec in engine.ran]
     assert len(ran) == len(set(ran)) == len(store.runs())
-    found = {curve.row.label: curve for curve in curves(studies[0], "demo", store)}
+    found = {curve.row.label: curve for curve in read_study(studies[0], "demo", StoredRuns(store)).curves}
     assert len(found["SGDM"].search.tried) >= len(GRIDS["sgdm"].lrs) + len(GRIDS["sgdm"].fine)
     losses = {spec.name: loss for spec, loss in found["SGDM"].search.tried}
     assert losses[found["SGDM"].spec.name] == min(losses.values())
@@ -165,7 +159,9 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     engine.jobs = 100
     drive.complete(plan.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
     assert engine.ran[:5] == grid
-    assert [spec.lr for spec in engine.ran if spec.seed] == [search(grid[0], losses(store)).best.lr], "two winners"
+    assert [spec.lr for spec in engine.ran if spec.seed] == [search_lr(grid[0], StoredRuns(store).losses()).best.lr], (
+        "two winners"
+    )
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
 
 
@@ -185,11 +181,11 @@ def test_a_damaged_run_of_a_search_is_reported_and_trained_again(tiny, monkeypat
     before = cases.numbers(store)
     (broken,) = [run for run in store.runs() if run.spec().lr == GRIDS["adagrad"].lrs[1]]
     damage(broken)
-    assert losses(store)(broken.spec()) == float("inf")
-    assert losses(store, ())(broken.spec()) is None
-    assert html.write(summary.build([tiny], "demo", tmp_path), tmp_path).is_file()
+    assert StoredRuns(store).losses()(broken.spec()) == float("inf")
+    assert StoredRuns(store).losses(())(broken.spec()) is None
+    assert pages.write_html(summary.build([tiny], ["demo"], StoredRuns(store)), tmp_path).is_file()
     assert estimate_time([study], "demo", store, [1], 1e12)["runs"] == 1
-    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", store)}
+    states = {planned.spec.name: planned.state for planned in plan.plan([study], "demo", StoredRuns(store))}
     assert [name for name, state in states.items() if state != "finished"] == [broken.name]
     engine = cases.InProcess()
     cases.complete([study], store, engine)
@@ -305,15 +301,15 @@ def test_a_failed_run_is_in_the_page_and_the_others_are_too(tiny, monkeypatch, t
 def test_theory_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LabError, match=r"file: cannot be written .*; give another --out"):
-        theorems.play("theorem-3", tmp_path / "file")
+        theorems.compute("theorem-3", tmp_path / "file")
 
 
 @pytest.mark.parametrize(
     ("arguments", "during"),
     [
         (["reproduce", "theory"], (studies, "run_tasks")),
-        (["reproduce", "mnist"], (html, "write")),
-        (["report", "mnist"], (html, "write")),
+        (["reproduce", "mnist"], (pages, "write_html")),
+        (["report", "mnist"], (pages, "write_html")),
     ],
 )
 @pytest.mark.parametrize(
@@ -323,14 +319,15 @@ def test_a_command_that_was_stopped_says_how_to_resume(
     arguments, during, number, code, word, tiny, done, tmp_path, monkeypatch
 ):
     # A shell starts background jobs with SIGINT ignored, and their children inherit that.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler), signal.getsignal(signal.SIGTERM)
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: terminate}
+    before = {each: signal.signal(each, handler) for each, handler in handlers.items()}
     shutil.copytree(done, tmp_path / "copy")
     monkeypatch.setattr(*during, lambda *_: signal.raise_signal(number))
     result = run(*arguments, "--out", str(tmp_path / "copy"))
-    signal.signal(signal.SIGINT, before[0])
+    for each, handler in before.items():
+        signal.signal(each, handler)
     assert result.exit_code == code
     assert result.stderr.splitlines()[-1] == f"dynabound: {word}; run the same command again to resume"
-    assert signal.getsignal(signal.SIGTERM) is before[1]
 
 
 def test_every_workload_has_a_task_and_every_name_is_known():

@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from dynabound.lab.report import html
+from dynabound.lab.report import pages
 from dynabound.lab.report.summary import build
 from dynabound.lab.spec import SCALES
 from dynabound.lab.store import Store
 from dynabound.lab.studies import plan, recipes, suggestions
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, SAME_RATES, STUDIES, choose
 from helpers import tiny_studies as cases
 
@@ -19,7 +20,7 @@ MODES = "helpers.two_modes:TwoModes"
 
 
 def rows(scale, panel):
-    return {row.label: row for row in STUDY.rows if row.panel == panel and row.applies(scale)}
+    return {row.label: row for row in STUDY.rows if row.panel == panel and row.included(scale)}
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -39,8 +40,10 @@ def test_every_workload_has_searched_suggested_and_default_curves(scale, monkeyp
 def test_it_shares_the_runs_of_the_papers_studies(tmp_path):
     """At demo scale nothing that the other studies train has to be trained again, and no suggestion to be made."""
     store = Store(tmp_path / "runs")
-    papers = {run.spec.name for run in plan.plan(choose(["mnist", "cifar10", "ptb"], "demo"), "demo", store)}
-    for row, _, specs in plan.gather(STUDY, "demo", store, plan.losses(store), assume=True):
+    papers = {
+        run.spec.name for run in plan.plan(choose(["mnist", "cifar10", "ptb"], "demo"), "demo", StoredRuns(store))
+    }
+    for row, _, specs in plan.resolve_rows(STUDY, "demo", StoredRuns(store), lambda spec: None, assume=True):
         extra = row.label in (*SAME_RATES.values(), *PEERS)
         skipped = row.label in recipes.SKIPPED["demo"].get(row.workload, ())
         assert ({spec.name for spec in specs[:1]} <= papers) is not (extra or skipped), (row.panel, row.label)
@@ -55,9 +58,9 @@ def test_it_runs_only_if_it_is_named():
 
 
 def test_a_peer_that_is_not_installed_is_left_out():
-    row = recipes.Row("panel", "Peer", "perceptron", "no_such_package:Optimizer", 1.0, always=True)
-    assert not row.applies("demo")
-    assert replace(row, optimizer=MODES).applies("demo")
+    row = recipes.Row("panel", "Peer", "perceptron", "no_such_package:Optimizer", 1.0, at_every_scale=True)
+    assert not row.included("demo")
+    assert replace(row, optimizer=MODES).included("demo")
 
 
 @pytest.fixture
@@ -75,10 +78,12 @@ def study(monkeypatch):
 def test_adam_and_sgd_take_the_step_sizes_of_adabound(study, tmp_path):
     store = Store(tmp_path / "runs")
     (spec,) = suggestions.missing([study], "demo", store)
-    before = plan.plan([study], "demo", store)
+    before = plan.plan([study], "demo", StoredRuns(store))
     assert len({run.spec.name for run in before}) == len(before) == 2 * 7
     found = suggestions.compute(spec, store)
-    specs = {row.label: specs[0] for row, _, specs in plan.gather(study, "demo", store, plan.losses(store))}
+    specs = {
+        row.label: specs[0] for row, _, specs in plan.resolve_rows(study, "demo", StoredRuns(store), lambda spec: None)
+    }
     adam, sgd = (specs[label] for label in SAME_RATES.values())
     assert (adam.optimizer, sgd.optimizer) == ("adam", "sgdm-dampened")
     assert adam.lr == specs["AdaBound"].lr == pytest.approx(found.lr, rel=5e-3)
@@ -92,8 +97,8 @@ def test_from_the_suggestion_to_the_page(study, tmp_path):
     (spec,) = suggestions.missing([study], "demo", store)
     cost = suggestions.compute(spec, store).cost
     cases.complete([study], store, cases.InProcess())
-    report = build([study], "demo", tmp_path)
-    page = html.write(report, tmp_path).read_text()
+    report = build([study], ["demo"], StoredRuns(store))
+    page = pages.write_html(report, tmp_path).read_text()
     (mine,) = report.studies
     assert mine.runs == {"finished": 14}
     assert any("not installed, and left out: Schedule-free AdamW; pip install" in line for line in mine.settings)
@@ -103,7 +108,7 @@ def test_from_the_suggestion_to_the_page(study, tmp_path):
     assert steps["AdaBound"] == steps[SAME_RATES["adam"]] == 200 + cost
     assert steps[DEFAULTS["AdaBound"]] == steps["Prodigy"] == 200
     assert sorted(rank for own in ranks.ranks.values() for rank in own)[0] == 1
-    assert f"{cost} steps" in next(check.measured for check in mine.checks if "at most 600" in check.claim)
+    assert f"{cost} steps" in next(check.measured for check in mine.verdicts if "at most 600" in check.claim)
     assert "<b>Ours:</b>" in page
     assert "<b>The paper:</b>" not in page
     assert json.loads((tmp_path / "demo" / "report.json").read_text())["studies"][0]["ours"] is True

@@ -3,11 +3,14 @@
 import hashlib
 import itertools
 import logging
+import pickle
 import random
 import shutil
 
 import pytest
 import torch
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 
 from dynabound.lab.checkpoints import file, sharded
 from dynabound.lab.errors import LabError
@@ -87,7 +90,7 @@ def test_each_rank_writes_its_part(tmp_path):
     run = Store(tmp_path).run(RunSpec(**fields))
     (folder,) = run.folder.glob("checkpoint-*")
     sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-    rest = sizes.pop("state.pt") + sizes.pop("state.pt.sha256")
+    rest = sum(sizes.pop(name) for name in ("state.pt", "state.pt.sha256", ".metadata"))
     state = run.load_checkpoint()
     tensors = [*state["model"].values(), *(t for e in state["optimizer"]["state"].values() for t in e.values())]
     whole = sum(tensor.nbytes for tensor in tensors)
@@ -128,7 +131,7 @@ def go_on(run):
     return steps[0]
 
 
-@pytest.mark.parametrize("name", ["state.pt", "__0_0.distcp"])
+@pytest.mark.parametrize("name", ["state.pt", "__0_0.distcp", ".metadata"])
 @pytest.mark.parametrize("damage", [*DAMAGES.values(), None], ids=[*DAMAGES, "missing"])
 def test_damaged_newest_checkpoint_falls_back_and_says_so(half, name, damage, caplog):
     run, expected = half
@@ -144,7 +147,7 @@ def test_damaged_newest_checkpoint_falls_back_and_says_so(half, name, damage, ca
 
 
 def test_no_code_in_a_checkpoint_is_run(half, tmp_path):
-    """Not even if the checksums fit: there is no pickled index, and the tensors are loaded as tensors."""
+    """Not even if the checksums fit: torch's index is a pickle, which is looked at before torch reads it."""
 
     class Evil:
         def __reduce__(self):
@@ -152,13 +155,10 @@ def test_no_code_in_a_checkpoint_is_run(half, tmp_path):
 
     run, expected = half
     newest = run.folder / "checkpoint-000000040.dcp"
-    assert sorted(path.name for path in newest.iterdir()) == ["__0_0.distcp", "state.pt", "state.pt.sha256"]
-    torch.save(Evil(), newest / "__0_0.distcp")
-    size = (newest / "__0_0.distcp").stat().st_size
-    digest = hashlib.sha256((newest / "__0_0.distcp").read_bytes()).hexdigest()
+    contents = pickle.dumps(Evil())
+    (newest / ".metadata").write_bytes(contents)
     state = file.read(newest / "state.pt").state
-    for entry in state["shards"]:
-        entry["chunks"] = [(start, shape, ("__0_0.distcp", 0, size, digest)) for start, shape, _ in entry["chunks"]]
+    state["files"][".metadata"] = hashlib.sha256(contents).hexdigest()
     file.write(newest / "state.pt", state)
     assert go_on(run) == 31
     assert not (tmp_path / "evil").exists()
@@ -216,17 +216,10 @@ def test_a_rank_that_dies_while_it_writes_leaves_the_checkpoint_before(alone, tm
 
 
 def test_a_folder_that_not_all_processes_see_is_refused(group, tmp_path, monkeypatch):
-    digest = sharded._digest
-
-    def on_another_machine(path):
-        value = digest(path)
-        path.unlink()
-        return value
-
-    monkeypatch.setattr(sharded, "_digest", on_another_machine)
-    with pytest.raises(LabError, match=r"process 0 does not see __0_0\.distcp.*--out must be a folder that all"):
-        train(RunSpec(**DIGITS), Store(tmp_path), fsdp=True, stop=lambda: True)
-    assert not [path for path in Store(tmp_path).run(RunSpec(**DIGITS)).folder.iterdir() if "checkpoint" in path.name]
+    gather = distributed.gather
+    monkeypatch.setattr(distributed, "gather", lambda value: [*gather(value), ["__1_0.distcp"]])
+    with pytest.raises(LabError, match=r"process 0 does not see __1_0\.distcp.*--out must be a folder that all"):
+        sharded.save(tmp_path, {"weight": distribute_tensor(torch.zeros(2), init_device_mesh("cpu", (1,)))})
 
 
 def stop_whole(store, *steps):

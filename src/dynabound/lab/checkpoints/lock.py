@@ -13,7 +13,6 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from dynabound._files import open_regular
 from dynabound.lab.errors import LockedError, StoreError
 
 __all__ = ["hold", "is_held"]
@@ -39,12 +38,11 @@ def _lock(path: Path, name: str) -> int:
     """A locked descriptor of ``path``, or LockedError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle = open_regular(path, os.O_RDWR | os.O_CREAT)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
-        remedy = "make the folder writable, or give another --out"
-        if error.errno == errno.EMLINK or path.is_symlink() or (path.exists() and not path.is_file()):
-            remedy = "it is a link, or not a regular file: delete it"
-        raise StoreError(f"{path}: cannot be written ({_reason(error)}); {remedy}") from error
+        raise StoreError(
+            f"{path}: cannot be written ({_reason(error)}); make the folder writable, or give another --out"
+        ) from error
     try:
         if not _acquire(handle, path):
             raise LockedError(f"run {name} is being trained by {_owner(handle)}; wait for it, or stop that process")
@@ -56,7 +54,7 @@ def _lock(path: Path, name: str) -> int:
 
 def _is_at(handle: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(handle), path.lstat())
+        return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
         return False
 
@@ -64,7 +62,7 @@ def _is_at(handle: int, path: Path) -> bool:
 def is_held(path: Path) -> bool:
     """Whether a living process holds the lock. Needs read permission only; many processes can check at once."""
     try:
-        handle = open_regular(path)
+        handle = os.open(path, os.O_RDONLY)
     except OSError:
         return False
     try:

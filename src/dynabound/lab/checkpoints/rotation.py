@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynabound._files import sync_folder
 from dynabound.lab.checkpoints import file
-from dynabound.lab.checkpoints.contents import check_state
 from dynabound.lab.errors import DamagedError, StoreError
-from dynabound.lab.training import distributed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -30,6 +28,7 @@ class Checkpoints:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._checked = False
 
     def paths(self) -> list[Path]:
         """All of them, the newest last."""
@@ -42,40 +41,42 @@ class Checkpoints:
         """
         for path in reversed(self.paths() if mesh is None else self._common_paths()):
             try:
-                return check_state(_read(path, mesh))
+                return _read(path, mesh)
             except (OSError, DamagedError) as error:
-                if distributed.rank() == 0:
+                if mesh is None or mesh.get_rank() == 0:
                     log.warning("%s: is damaged (%s); using the one before", path, error)
         return None
 
     def save(self, state: dict[str, Any]) -> None:
-        """Write a checkpoint and delete all but the one before it."""
-        file.write(self.folder / f"checkpoint-{state['step']:09d}.pt", state)
+        """Write a checkpoint and delete all but the one before it; the first one must be readable."""
+        file.write(self.folder / f"checkpoint-{state['step']:09d}.pt", state, check=not self._checked)
+        self._checked = True
         self.prune(_KEPT)
 
     def save_shards(self, state: dict[str, Any]) -> None:
         """As :meth:`save`, for a state with DTensors: every process calls this and writes its part."""
         from dynabound.lab.checkpoints import sharded
+        from dynabound.lab.training import distributed
 
         path = self.folder / f"checkpoint-{state['step']:09d}.dcp"
         temporary = path.with_name(f".{path.name}.tmp")
-
-        def commit(rest: dict[str, Any]) -> None:
-            file.write(temporary / sharded.STATE, rest)
-            if path.exists():  # a folder cannot replace another: this name sorts before the new one
-                before = path.with_suffix(".before.dcp")
-                delete(before)
-                path.rename(before)
-            temporary.rename(path)
-            self._delete(path.with_suffix(".pt"))  # of the same step, but older; it would sort as the newer one
-            sync_folder(self.folder)
-            self.prune(_KEPT)
-
         try:
-            sharded.save(temporary, state, commit)
+            sharded.save(temporary, state)
+            if distributed.rank() == 0:
+                self._replace(temporary, path)
         finally:
             if distributed.rank() == 0:
                 delete(temporary)
+
+    def _replace(self, temporary: Path, path: Path) -> None:
+        if path.exists():  # a folder cannot replace another: this name sorts before the new one
+            before = path.with_suffix(".before.dcp")
+            delete(before)
+            path.rename(before)
+        temporary.rename(path)
+        self._delete(path.with_suffix(".pt"))  # of the same step, but older; it would sort as the newer one
+        sync_folder(self.folder)
+        self.prune(_KEPT)
 
     def prune(self, kept: int) -> None:
         """Delete all but the ``kept`` newest, and checksums whose checkpoint is gone."""
@@ -91,6 +92,8 @@ class Checkpoints:
 
     def _common_paths(self) -> list[Path]:
         """The paths that process 0 sees; StoreError in all processes if another process does not see them."""
+        from dynabound.lab.training import distributed
+
         paths: list[Path] = distributed.broadcast(self.paths())
         for number, unseen in enumerate(distributed.gather([path.name for path in paths if not path.exists()])):
             if unseen:
@@ -111,7 +114,7 @@ def _read(path: Path, mesh: DeviceMesh | None) -> dict[str, Any]:
 
 def delete(path: Path) -> None:
     """Delete a file or a folder, if it exists."""
-    if path.is_dir() and not path.is_symlink():
+    if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

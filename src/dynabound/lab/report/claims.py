@@ -1,4 +1,4 @@
-"""The paper's claims, study by study, with their lines in its LaTeX source, and a few of our own."""
+"""The paper's claims, study by study, with their lines in its LaTeX source, and our own."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from dynabound.lab.report import suggested
-from dynabound.lab.report.evidence import (
+from dynabound.lab.report.read import Curve, Panels, StudyRuns
+from dynabound.lab.report.statistics import (
     BEST,
     EARLY_TEST,
     EARLY_TRAIN,
@@ -16,15 +16,15 @@ from dynabound.lab.report.evidence import (
     LAST_TRAIN,
     ROUGHNESS,
     SAME,
-    Evidence,
+    Claim,
     Group,
+    judge,
+    mean,
 )
-from dynabound.lab.report.results import Curve
-from dynabound.lab.report.statistics import mean
-from dynabound.lab.report.verdicts import NOT_COMPARABLE, NOT_REPRODUCED, REPRODUCED, UNDECIDED, Check, Claim, judge
-from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES
+from dynabound.lab.studies.recipes import DEFAULTS, PEERS, REFERENCE, REFERENCES, SAME_RATES
+from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["CLAIMS", "STARTS", "check", "same_start"]
+__all__ = ["OURS", "STARTS", "best_searched", "judge_study", "method", "ranks", "ranks_by_method", "same_start"]
 
 _NEAR = 99.0
 """Percent of training accuracy that counts as "approaching 100 %"."""
@@ -37,31 +37,40 @@ _ON_BOUND = 1.01
 _SMOOTH_EPOCHS = 20
 """With fewer epochs a curve shows its descent, and not how smooth it is."""
 
-_Claims: TypeAlias = list[Claim | Check]
+OURS = "AdaBound"
+"""The label of the curve with suggested learning rates."""
+MOST_STEPS = 600
+"""What a suggestion may cost, in training steps."""
+_SHARE = 5
+"""A search costs this many times as much, at least."""
+_NOT_SEARCHED = "no learning rate was searched for at this scale"
+_MISSING = "a run is missing"
+
+_Claims: TypeAlias = list[Claim | Verdict]
 
 
-def check(study: str, evidence: Evidence) -> list[Check]:
+def judge_study(study: str, runs: StudyRuns) -> list[Verdict]:
     """The verdicts on the claims of a study."""
-    return judge(CLAIMS[study](evidence))
+    return judge(_CLAIMS[study](runs))
 
 
-def _not_comparable(text: str, source: str, reason: str) -> Check:
-    return Check(text, reason, NOT_COMPARABLE, source)
+def _not_testable(text: str, source: str, reason: str) -> Verdict:
+    return Verdict(text, reason, NOT_TESTABLE, source)
 
 
-def _size(text: str, source: str, evidence: Evidence, claim: Claim | Check) -> Claim | Check:
+def _size(text: str, source: str, runs: StudyRuns, claim: Claim | Verdict) -> Claim | Verdict:
     """A claim about the size of an effect, which only the paper's own setup can decide."""
-    scale = next(iter(next(iter(evidence.panels.values())).values())).spec.scale
+    scale = next(iter(next(iter(runs.panels.values())).values())).spec.scale
     reason = "the size of a difference depends on data, network and budget: only paper scale can decide it"
-    return claim if scale == "paper" else _not_comparable(text, source, reason)
+    return claim if scale == "paper" else _not_testable(text, source, reason)
 
 
 def same_start(curves: Mapping[str, Curve]) -> str:
-    """The label of the curve of AdaBound that starts with the step size of REFERENCE."""
+    """The label of the curve of AdaBound that starts with the learning rate of REFERENCE."""
     return DEFAULTS["AdaBound"] if DEFAULTS["AdaBound"] in curves else "AdaBound"
 
 
-def _starts(where: str, group: Group) -> Claim | Check:
+def _starts(where: str, group: Group) -> Claim | Verdict:
     """Whether AdaBound is on Adam's side of the middle between Adam and SGDM after one epoch."""
     bound = same_start(group.curves)
     towards = group.comparison({REFERENCE: 1.0, "SGDM": -1.0}, FIRST).estimate.value
@@ -72,16 +81,16 @@ def _starts(where: str, group: Group) -> Claim | Check:
 
 
 def _untuned(where: str, group: Group, margin: float) -> _Claims:
-    """Our own claim: the paper's defaults are as good as step sizes chosen for the task."""
+    """Our own claim: the paper's defaults are as good as learning rates chosen for the task."""
     return [
         group.better(f"{where}{name} needs no tuning: at the paper's defaults it ends at most {group.amount(margin)} "
-                     "worse than with its suggested step sizes", "ours", label, name, low=-margin)
+                     "worse than with its suggested learning rates", "ours", label, name, low=-margin)
         for name, label in DEFAULTS.items() if label in group.curves and name in group.curves
     ]  # fmt: skip
 
 
-def _mnist(evidence: Evidence) -> _Claims:
-    group = Group(evidence.panels["perceptron"])
+def _mnist(runs: StudyRuns) -> _Claims:
+    group = Group(runs.panels["perceptron"])
     six = [label for label in group.curves if label not in REFERENCES]
     near = f"all methods come near 100 % in training ({_NEAR:g} % or more)"
     claims = [
@@ -96,14 +105,14 @@ def _mnist(evidence: Evidence) -> _Claims:
     return [*claims, *_untuned("", group, group.margin)]
 
 
-def _similar(where: str, group: Group, margin: float) -> Claim | Check:
+def _similar(where: str, group: Group, margin: float) -> Claim | Verdict:
     text = f"{where}Adam and AMSGrad end within {group.amount(margin)} of each other"
     return group.claim(text, "paper l. 497", {"Adam": 1.0, "AMSGrad": -1.0}, [LAST, BEST], -margin, margin)
 
 
-def _cifar10(evidence: Evidence) -> _Claims:
+def _cifar10(runs: StudyRuns) -> _Claims:
     claims: _Claims = []
-    for panel, curves in evidence.panels.items():
+    for panel, curves in runs.panels.items():
         group, where = Group(curves), f"{panel}: "
         dense = panel.startswith("Dense")  # of ResNet the paper says: similar to DenseNet (l. 456)
         early, late, ends, gains = ("449", "450", "451", "452") if dense else ("456",) * 4
@@ -125,23 +134,23 @@ def _cifar10(evidence: Evidence) -> _Claims:
             claims.append(group.better(text, "paper l. 451" if dense else "paper l. 457", name, "SGDM", [LAST]))
             text = f"{where}{name} ends better than {prototype}"
             claims.append(group.better(text, f"paper l. {gains}", name, prototype))
-        claims.append(_how_much(where, group, evidence, dense))
+        claims.append(_how_much(where, group, runs, dense))
         if "AMSGrad" in curves:
             claims.append(_similar(where, group, SAME))
         claims += _untuned(where, group, SAME)
     return claims
 
 
-def _how_much(where: str, group: Group, evidence: Evidence, dense: bool) -> Claim | Check:
+def _how_much(where: str, group: Group, runs: StudyRuns, dense: bool) -> Claim | Verdict:
     other, points, line = ("Adam", 2, 452) if dense else ("SGDM", 1, 457)
     text, source = f"{where}AdaBound is about {group.amount(points)} better than {other}", f"paper l. {line}"
     claim = group.claim(text, source, {"AdaBound": 1.0, other: -1.0}, [LAST], points / 2, 1.5 * points)
-    return _size(text, source, evidence, claim)
+    return _size(text, source, runs, claim)
 
 
-def _ptb(evidence: Evidence) -> _Claims:
+def _ptb(runs: StudyRuns) -> _Claims:
     claims: _Claims = []
-    for panel, curves in evidence.panels.items():
+    for panel, curves in runs.panels.items():
         group, where = Group(curves), f"{panel[:2]}: "
         ours = [label for label in ("AdaBound", "AMSBound") if label in curves]
         others = ["SGD", *ours]
@@ -151,20 +160,18 @@ def _ptb(evidence: Evidence) -> _Claims:
         text, source = f"{where}the curves of AdaBound and AMSBound are smoother than that of SGD", "paper l. 489"
         epochs = curves["SGD"].spec.epochs
         if epochs < _SMOOTH_EPOCHS:
-            claims.append(
-                _not_comparable(text, source, f"{epochs} epochs show how a curve falls, not how smooth it is")
-            )
+            claims.append(_not_testable(text, source, f"{epochs} epochs show how a curve falls, not how smooth it is"))
         else:
             claims.append(group.all_of(text, source, [{a: 1.0, "SGD": -1.0} for a in ours], ROUGHNESS))
         claims += _untuned(where, group, SAME)
-    return [*claims, *_gains(evidence)]
+    return [*claims, *_gains(runs)]
 
 
-def _gains(evidence: Evidence) -> _Claims:
+def _gains(runs: StudyRuns) -> _Claims:
     """The gain of both methods over Adam, with three layers and with one."""
-    names = list(evidence.panels)
+    names = list(runs.panels)
     group = Group({f"{name[:2]} {label}": curve for name in (names[0], names[-1])
-                   for label, curve in evidence.panels[name].items()})  # fmt: skip
+                   for label, curve in runs.panels[name].items()})  # fmt: skip
     first, last = names[0][:2], names[-1][:2]
     ours = [label for label in ("AdaBound", "AMSBound") if f"{first} {label}" in group.curves]
     gains = {where: {**{f"{where} {label}": 1 / len(ours) for label in ours}, f"{where} Adam": -1.0}
@@ -175,13 +182,13 @@ def _gains(evidence: Evidence) -> _Claims:
     for where, percent in ((first, 1.1), (last, 2.8)):
         text = f"{where}: AdaBound and AMSBound end about {percent:g} % better than Adam"
         claim = group.claim(text, "paper l. 492", gains[where], [LAST], percent / 2, 1.5 * percent)
-        claims.append(_size(text, "paper l. 492", evidence, claim))
+        claims.append(_size(text, "paper l. 492", runs, claim))
     return claims
 
 
-def _bound_speed(evidence: Evidence) -> _Claims:
+def _bound_speed(runs: StudyRuns) -> _Claims:
     claims: _Claims = []
-    for panel, curves in evidence.panels.items():
+    for panel, curves in runs.panels.items():
         group = Group(curves)
         *others, default = list(curves)  # the last is the default, β = 1 − 1/1000
         for label in others:
@@ -193,10 +200,10 @@ def _bound_speed(evidence: Evidence) -> _Claims:
     return claims
 
 
-def _final_step_size(evidence: Evidence) -> _Claims:
-    keyed = {f"{name} {label}": curve for name, curves in evidence.panels.items() for label, curve in curves.items()}
+def _final_step_size(runs: StudyRuns) -> _Claims:
+    keyed = {f"{name} {label}": curve for name, curves in runs.panels.items() for label, curve in curves.items()}
     group = Group(keyed)
-    steps = [label.removeprefix("α = ") for label in evidence.panels["SGDM"]]
+    steps = [label.removeprefix("α = ") for label in runs.panels["SGDM"]]
     sgdm, bound = {s: f"SGDM α = {s}" for s in steps}, {s: f"AdaBound α* = {s}" for s in steps}
     others = [step for step in steps if step != "0.1"]
     share = 1 / len(others)
@@ -213,15 +220,15 @@ def _final_step_size(evidence: Evidence) -> _Claims:
     ]
 
 
-def _sensitivity(group: Group, text: str, weights: dict[str, float]) -> Claim | Check:
-    """SGDM against AdaBound over all step sizes; a method that diverged has lost more than any number."""
+def _sensitivity(group: Group, text: str, weights: dict[str, float]) -> Claim | Verdict:
+    """SGDM against AdaBound over all learning rates; a method that diverged has lost more than any number."""
     source, mine = "paper l. 1124", {label: group.curves[label] for label in weights}
     diverged = [label for label, curve in mine.items() if curve.diverged]
     if not all(curve.ended for curve in mine.values()):
-        return Check(text, "a run is missing", UNDECIDED, source)
+        return Verdict(text, "a run is missing", UNDECIDED, source)
     if diverged:
-        verdict = UNDECIDED if any(label.startswith("AdaBound") for label in diverged) else REPRODUCED
-        return Check(text, f"{' and '.join(diverged)} diverged", verdict, source)
+        verdict = UNDECIDED if any(label.startswith("AdaBound") for label in diverged) else SUPPORTED
+        return Verdict(text, f"{' and '.join(diverged)} diverged", verdict, source)
     comparison = group.comparison(weights, LAST)
     losses = {name: sum(weight * mean(mine[label].final()) for label, weight in weights.items() if name in label)
               for name in ("SGDM", "AdaBound")}  # fmt: skip
@@ -229,40 +236,40 @@ def _sensitivity(group: Group, text: str, weights: dict[str, float]) -> Claim | 
     return Claim(text, source, measured, (comparison,), group.unit)
 
 
-def _learning_rates(evidence: Evidence) -> _Claims:
+def _learning_rates(runs: StudyRuns) -> _Claims:
     texts = ("Adam's rates contain tiny ones, below 0.01", "Adam's rates contain huge ones, above 1000")
     source = "paper l. 189"
-    curve = next((curves["Adam"] for curves in evidence.panels.values() if "Adam" in curves), None)
-    if "Adam" not in evidence.sampled:
+    curve = next((curves["Adam"] for curves in runs.panels.values() if "Adam" in curves), None)
+    if "Adam" not in runs.sampled:
         reason = "the run's checkpoint is missing" if curve and curve.finished else "the run is missing"
-        return [Check(text, reason, UNDECIDED, source) for text in texts]
-    adam, found = evidence.sampled["Adam"], evidence.sampled.items()
+        return [Verdict(text, reason, UNDECIDED, source) for text in texts]
+    adam, found = runs.sampled["Adam"], runs.sampled.items()
     tiny = "; ".join(f"{name} {100 * rates.below:.2f} % of the rates, min {rates.min:.2g}" for name, rates in found)
     huge = "; ".join(f"{name} {100 * rates.above:.2f} % of the rates, max {rates.max:.2g}" for name, rates in found)
     shares = ((texts[0], tiny, adam.below), (texts[1], huge, adam.above))
     reached = curve.final("train")[0] if curve and curve.finished else 100.0
     padded = curve is not None and curve.spec.task in _PADDED
     return [
-        _not_comparable(text, source, f"{measured}; in small images the outer weights of the last kernels see only "
+        _not_testable(text, source, f"{measured}; in small images the outer weights of the last kernels see only "
                                       "padding: weight decay is their only gradient, which makes their rates huge")
         if share and padded and text == texts[1]
-        else Check(text, measured, REPRODUCED, source)
+        else Verdict(text, measured, SUPPORTED, source)
         if share
-        else Check(text, measured, NOT_REPRODUCED, source)
+        else Verdict(text, measured, REFUTED, source)
         if reached >= _NEAR
-        else _not_comparable(text, source, f"{measured}; the paper's claim is about rates near convergence, and the "
+        else _not_testable(text, source, f"{measured}; the paper's claim is about rates near convergence, and the "
                                            f"training accuracy is {reached:.1f} %")
         for text, measured, share in shares
     ]  # fmt: skip
 
 
-def _rate_evolution(evidence: Evidence) -> _Claims:
+def _rate_evolution(runs: StudyRuns) -> _Claims:
     source = "paper l. 1162"
-    if evidence.evolution is None:
-        return [Check("the rates rise, then fall towards α*", "the run is missing", UNDECIDED, source)]
+    if runs.evolution is None:
+        return [Verdict("the rates rise, then fall towards α*", "the run is missing", UNDECIDED, source)]
     claims: _Claims = []
-    final = evidence.evolution.final_lr
-    for layer, series in evidence.evolution.layers.items():
+    final = runs.evolution.final_lr
+    for layer, series in runs.evolution.layers.items():
         for name in ("max", "median"):
             values = series[name]
             peak = max(values)
@@ -273,19 +280,119 @@ def _rate_evolution(evidence: Evidence) -> _Claims:
                 f"{values[0]:.3g} at first, {peak:.3g} at point {when} of {len(values)}, {values[-1]:.3g} at the end"
             )
             text = f"{layer}: the {name} rate rises, then falls towards α* = {final:g}"
-            lower = evidence.evolution.lower[-1]
+            lower = runs.evolution.lower[-1]
             if not falls and values[-1] < _ON_BOUND * lower < final:
                 reason = f"{measured}, on the lower bound, which is still {100 * (1 - lower / final):.0f} % below α*"
-                claims.append(_not_comparable(text, source, reason))
+                claims.append(_not_testable(text, source, reason))
             elif falls and when == 1:  # a rise may have come before the first record
                 reason = f"{measured}; a rise before the first record would not be seen"
-                claims.append(_not_comparable(text, source, reason))
+                claims.append(_not_testable(text, source, reason))
             else:
-                claims.append(Check(text, measured, REPRODUCED if falls else NOT_REPRODUCED, source))
+                claims.append(Verdict(text, measured, SUPPORTED if falls else REFUTED, source))
     return claims
 
 
-CLAIMS: dict[str, Callable[[Evidence], _Claims]] = {
+def ranks(methods: list[Curve]) -> dict[str, int]:
+    """Ranks by the final mean, shared by equals; a method that diverged is last, one without a result has no rank."""
+    losses = {
+        curve.label: math.inf if curve.diverged else round(mean(curve.final()) * (1 if curve.spec.text else -1), 6)
+        for curve in methods
+        if curve.finished or curve.diverged
+    }
+    return {label: 1 + sum(other < loss for other in losses.values()) for label, loss in losses.items()}
+
+
+def method(label: str) -> str:
+    """The method of a curve. SGD with and without momentum counts as one method: each network has one of the two."""
+    return "SGD(M)" if label in ("SGD", "SGDM") else label
+
+
+def ranks_by_method(panels: Panels, keep: Callable[[Curve], bool] = lambda _: True) -> dict[str, list[int]]:
+    """Each method's ranks on the workloads, by the final mean, among the curves to ``keep``."""
+    found: dict[str, list[int]] = {}
+    for curves in panels.values():
+        for label, rank in ranks([curve for curve in curves.values() if keep(curve)]).items():
+            found.setdefault(method(label), []).append(rank)
+    return found
+
+
+def _suggest(runs: StudyRuns) -> _Claims:
+    """Quality on each workload, then costs, then ranks over all workloads."""
+    groups = {f"{panel.partition(':')[0]}: ": Group(curves) for panel, curves in runs.panels.items()}
+    found = [_against_best(where, group) for where, group in groups.items()]
+    for label in (DEFAULTS[OURS], *SAME_RATES.values()):
+        found += [group.better(f"{where}AdaBound as suggested ends better than {label}", "ours", OURS, label, [LAST])
+                  for where, group in groups.items()]  # fmt: skip
+    for where, group in groups.items():
+        found += _costs(where, group.curves)
+    return [*found, *_ranked(runs.panels)]
+
+
+def best_searched(curves: Mapping[str, Curve]) -> str | None:
+    """The label of the method that ends best, of the searched ones; None if a run is missing."""
+    searched = [curve for curve in curves.values() if curve.search_runs]
+    places = ranks(searched)
+    return min(places, key=places.__getitem__) if places and len(places) == len(searched) else None
+
+
+def _against_best(where: str, group: Group) -> Claim | Verdict:
+    text = f"{where}AdaBound as suggested ends at most {group.amount(group.margin)} worse than the best searched method"
+    if not any(curve.search_runs for curve in group.curves.values()):
+        return Verdict(text, _NOT_SEARCHED, NOT_TESTABLE)
+    best = best_searched(group.curves)
+    return group.better(text, "ours", OURS, best, [LAST], -group.margin) if best else Verdict(text, _MISSING, UNDECIDED)
+
+
+def _costs(where: str, curves: Mapping[str, Curve]) -> list[Verdict]:
+    """Two claims about numbers of steps, which involve no chance."""
+    texts = (f"{where}the suggestion costs at most {MOST_STEPS} training steps",
+             f"{where}it costs at most 1/{_SHARE} of the cheapest search")  # fmt: skip
+    searched = {label: curve.tuning_steps for label, curve in curves.items() if curve.search_runs}
+    found = curves[OURS].suggestion
+    if found is None:
+        return [Verdict(text, _MISSING, UNDECIDED) for text in texts]
+    absolute = Verdict(texts[0], f"{found.cost} steps", SUPPORTED if found.cost <= MOST_STEPS else REFUTED)
+    if not searched:
+        return [absolute, Verdict(texts[1], _NOT_SEARCHED, NOT_TESTABLE)]
+    label, least = min(searched.items(), key=lambda item: item[1])
+    if not least:
+        return [absolute, Verdict(texts[1], _MISSING, UNDECIDED)]
+    measured = f"{found.cost} steps; {label} {least:,} steps in {curves[label].search_runs} runs"
+    return [absolute, Verdict(texts[1], measured, SUPPORTED if _SHARE * found.cost <= least else REFUTED)]
+
+
+def _ranked(panels: Panels) -> list[Verdict]:
+    return [
+        _best_rank(
+            "over all workloads no searched method has a better mean rank than AdaBound as suggested",
+            panels, lambda curve: bool(curve.search_runs), _NOT_SEARCHED,
+        ),
+        _best_rank(
+            "over all workloads no tuning-free method has a better mean rank than AdaBound as suggested",
+            panels, lambda curve: curve.label in PEERS, "none is installed",
+        ),
+    ]  # fmt: skip
+
+
+def _best_rank(text: str, panels: Panels, rival: Callable[[Curve], bool], none: str) -> Verdict:
+    """A claim about mean ranks among AdaBound and its rivals, over the workloads that have rivals."""
+    shared = {name: curves for name, curves in panels.items() if any(map(rival, curves.values()))}
+    if not shared:
+        return Verdict(text, none, NOT_TESTABLE)
+
+    def keep(curve: Curve) -> bool:
+        return curve.label == OURS or rival(curve)
+
+    if not all(curve.ended for curves in shared.values() for curve in curves.values() if keep(curve)):
+        return Verdict(text, _MISSING, UNDECIDED)
+    means = {name: mean(places) for name, places in ranks_by_method(shared, keep).items()}
+    ordered = sorted(means.items(), key=lambda item: item[1])
+    places = ", ".join(f"{name} {value:.2f}" for name, value in ordered)
+    measured = f"{places} on {len(shared)} workload{'s'[: len(shared) > 1]}"
+    return Verdict(text, measured, SUPPORTED if means[OURS] <= min(means.values()) else REFUTED)
+
+
+_CLAIMS: dict[str, Callable[[StudyRuns], _Claims]] = {
     "learning-rates": _learning_rates,
     "mnist": _mnist,
     "cifar10": _cifar10,
@@ -293,6 +400,6 @@ CLAIMS: dict[str, Callable[[Evidence], _Claims]] = {
     "bound-speed": _bound_speed,
     "final-step-size": _final_step_size,
     "rate-evolution": _rate_evolution,
-    "suggest": suggested.claims,
+    "suggest": _suggest,
 }
 """The claims of each study."""

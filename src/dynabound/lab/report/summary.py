@@ -1,253 +1,432 @@
-"""Stored runs -> numbers, verdicts and figures. Reads only the store."""
+"""From stored runs to a report: one value, which the HTML page and the Markdown pages show."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from dynabound._extras import pip_command
-from dynabound.lab.report import claims, figures, suggested_figures, theory
-from dynabound.lab.report.evidence import Evidence, Panels
-from dynabound.lab.report.forest import ForestFigure
-from dynabound.lab.report.learning_rates import rate_evolution, sample_rates
-from dynabound.lab.report.opening import Question, questions
-from dynabound.lab.report.results import Curve, curves
-from dynabound.lab.report.tables import MethodTable, metric_name, table
-from dynabound.lab.report.verdicts import Check, overall
-from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies.plan import Seed
-from dynabound.lab.studies.recipes import BETAS_TUNED, FIXED, PEERS, Study
-from dynabound.lab.tasks.catalog import TASKS
-from dynabound.lab.tasks.optimizers import BOUNDED
+from dynabound.lab.report.claims import STARTS, best_searched, judge_study, ranks_by_method, same_start
+from dynabound.lab.report.figures import (
+    Band,
+    CostFigure,
+    CostPanel,
+    CurvesFigure,
+    Dot,
+    DotsFigure,
+    EvolutionFigure,
+    HeatmapsFigure,
+    Panel,
+    Point,
+    RanksFigure,
+    ReportFigure,
+    StoredFigure,
+    side_by_side,
+)
+from dynabound.lab.report.read import Authors, Curve, Panels, StudyRuns, read_study
+from dynabound.lab.report.statistics import LAST, Group, judge, mean
+from dynabound.lab.report.tables import (
+    Failure,
+    MethodTable,
+    Pair,
+    data_name,
+    failures,
+    method_table,
+    pairs,
+    run_states,
+    settings,
+)
+from dynabound.lab.studies import theory
+from dynabound.lab.studies.plan import StoredRuns
+from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, Study
+from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["Failure", "Report", "StudyReport", "build", "data_name"]
+__all__ = ["VERDICTS", "Fact", "Report", "StudyReport", "build"]
+
+VERDICTS = (SUPPORTED, REFUTED, UNDECIDED, NOT_TESTABLE)
+COMPARED = ("mnist", "cifar10", "ptb")
+"""The studies that compare AdaBound with Adam and SGD."""
+_DIFFERENCE = "difference in points of accuracy, or % of perplexity"
 
 
 @dataclass(frozen=True)
-class Failure:
-    """A run without a result."""
+class Fact:
+    """A question about AdaBound, the counts and numbers that answer it, and a figure."""
 
-    run: str
-    method: str
-    state: str
-    error: str
+    scale: str
+    question: str
+    lines: tuple[str, ...]
+    figure: ReportFigure
 
 
 @dataclass(frozen=True)
 class StudyReport:
-    """A study's verdicts, numbers and figures."""
+    """A study's verdicts, numbers and figures at a scale."""
 
     name: str
     title: str
     claim: str
-    verdict: str
-    checks: tuple[Check, ...]
+    scale: str
+    verdicts: tuple[Verdict, ...]
     tables: tuple[MethodTable, ...]
     runs: dict[str, int]
     """The number of runs in each state."""
     failures: tuple[Failure, ...]
     settings: tuple[str, ...]
-    figures: tuple[figures.ReportFigure, ...] = ()
+    figures: tuple[ReportFigure, ...] = ()
     ours: bool = False
     """Whether its claims are ours, and not the paper's."""
+    note: str = ""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many claims have each verdict: the paper's, or in a study of our own ours."""
+        return count_verdicts(each for each in self.verdicts if each.of_paper != self.ours)
+
+    @property
+    def headline(self) -> str:
+        """The counts, such as "3 supported, 1 refuted"."""
+        return ", ".join(f"{count} {word}" for word, count in self.counts.items() if count) or "no claims"
 
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page shows."""
+    """Everything that the pages show."""
 
-    scale: str
-    out: str
+    scales: tuple[str, ...]
     studies: tuple[StudyReport, ...]
-    questions: tuple[Question, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    pairs: tuple[Pair, ...] = ()
     environment: tuple[str, ...] = ()
     """Versions and machines of the runs, with the number of runs of each."""
 
+    @property
+    def networks(self) -> dict[str, dict[str, Pair]]:
+        """Of each network, AdaBound against "SGD" and "Adam"."""
+        found: dict[str, dict[str, Pair]] = {}
+        for pair in self.pairs:
+            if pair.ours == "AdaBound" and pair.other != REFERENCE:
+                found.setdefault(pair.network, {})[pair.other.replace("SGDM", "SGD")] = pair
+        return found
 
-def build(studies: Sequence[Study], scale: str, out: Path) -> Report:
-    """The report of what is stored in ``out``, the folder of ``dynabound reproduce``."""
-    store, reports = Store(out / "runs"), []
-    evidence: dict[str, Evidence] = {}
+    @property
+    def summary(self) -> list[str]:
+        """A line on the images, and one on the text: how AdaBound compares with SGD and Adam."""
+        lines = []
+        for kind, text in (("images", False), ("text", True)):
+            for other in ("SGD", "Adam"):
+                mine = [found[other].verdict for found in self.networks.values()
+                        if other in found and found[other].text == text]  # fmt: skip
+                if mine:
+                    lines.append(_count(f"On {kind} AdaBound ends better than {other}", mine))
+        return lines
+
+    @property
+    def forest(self) -> DotsFigure | None:
+        """AdaBound against SGD and Adam, a row per network."""
+        dots = tuple(
+            Dot.of(found[other].verdict, name, f"AdaBound − {other}")
+            for name, found in self.networks.items()
+            for other in ("SGD", "Adam")
+            if other in found and found[other].verdict.low is not None
+        )
+        title = "AdaBound minus SGD and Adam: final test results, with intervals over seeds"
+        return DotsFigure("networks", title, dots, f"{_DIFFERENCE}; logarithmic beyond ±2") if dots else None
+
+
+def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
+    """The number of verdicts with each of the four words."""
+    counts = Counter(each.verdict for each in verdicts)
+    return {word: counts[word] for word in VERDICTS}
+
+
+def build(
+    studies: Sequence[Study],
+    scales: Sequence[str],
+    runs: StoredRuns,
+    theory_folder: Path | None = None,
+    authors: Authors | None = None,
+    only_ended: bool = False,
+) -> Report:
+    """The report of stored runs; with ``only_ended``, without studies that have nothing to show."""
+    reports: list[StudyReport] = []
+    facts: list[Fact] = []
+    networks: Panels = {}
     everything: list[Curve] = []
-    for study in studies:
-        if not study.rows:
-            reports.append(_theory(study, out / "theory"))
-            continue
-        found = curves(study, scale, store)
-        everything += found
-        evidence[study.name] = _evidence(study, found, store)
-        reports.append(_study(study, scale, found, evidence[study.name]))
-    return Report(scale, str(out), tuple(reports), questions(evidence), tuple(_environment(everything, store)))
+    for scale in scales:
+        found = {study.name: read_study(study, scale, runs) for study in studies if study.rows}
+        shown = [study for study in studies if not only_ended or _has_ended(study, found)]
+        mine = [_study(study, scale, found[study.name], authors) if study.rows else _theory(study, scale, theory_folder)
+                for study in shown]  # fmt: skip
+        verdicts = {report.name: report.verdicts for report in mine}
+        compared = {name: found[name].panels for name in verdicts if name in COMPARED}
+        facts += _facts(scale, compared, found.get("final-step-size"), verdicts)
+        for panels in compared.values():
+            networks |= {_network(name, scale, curves): curves for name, curves in panels.items()}
+        everything += [curve for study in shown if study.rows for curve in found[study.name].curves]
+        reports += mine
+    return Report(tuple(scales), tuple(reports), tuple(facts), pairs(networks), tuple(_environment(everything)))
 
 
-def _study(study: Study, scale: str, found: list[Curve], evidence: Evidence) -> StudyReport:
-    checks = claims.check(study.name, evidence)
-    return StudyReport(
-        name=study.name,
-        title=study.title,
-        claim=study.claim,
-        verdict=overall(checks, study.ours),
-        checks=tuple(checks),
-        tables=tuple(table(name, list(methods.values())) for name, methods in evidence.panels.items()),
-        runs=run_states(found),
-        failures=tuple(failures(found)),
-        settings=tuple(_settings(study, scale, found)),
-        figures=tuple(_figures(study, found, evidence, checks)),
-        ours=study.ours,
-    )
+def _has_ended(study: Study, found: Mapping[str, StudyRuns]) -> bool:
+    """Whether there is something to show: one curve of a comparison, or all curves of another study."""
+    curves = found[study.name].curves if study.name in found else []
+    return bool(curves) and (any if study.name in COMPARED else all)(curve.ended for curve in curves)
 
 
-def _environment(found: Sequence[Curve], store: Store) -> list[str]:
+def _network(name: str, scale: str, curves: Mapping[str, Curve]) -> str:
+    task = next(iter(curves.values())).spec.task
+    return f"{data_name(task)}, {name} ({scale})"
+
+
+def _environment(curves: Sequence[Curve]) -> Iterator[str]:
     """The machines and versions of all runs; for a resumed run, those of its last session."""
     machines: Counter[str] = Counter()
-    for spec in {seed.spec.name: seed.spec for curve in found for seed in curve.finished}.values():
-        sessions = store.run(spec).environment()
-        if sessions:
-            last = sessions[-1]
+    for run in {seed.spec.name: seed for curve in curves for seed in curve.finished}.values():
+        for last in run.environment[-1:]:
             parts = [f"{key} {last[key]}" for key in ("dynabound", "torch", "python") if last.get(key)]
             parts += [str(last[key]) for key in ("platform", "cpu", "device") if last.get(key)]
             machines[", ".join(parts)] += 1
-    return [f"{runs} runs: {machine}" for machine, runs in machines.most_common()]
+    yield from (f"{runs} runs: {machine}" for machine, runs in machines.most_common())
 
 
-def _evidence(study: Study, found: list[Curve], store: Store) -> Evidence:
-    panels: Panels = {}
-    for curve in found:
-        panels.setdefault(curve.row.panel, {})[curve.row.label] = curve
-    if study.name == "learning-rates":
-        sampled = {curve.row.label: sample_rates(curve, store) for curve in found}
-        return Evidence(panels, {label: rates for label, rates in sampled.items() if rates})
-    return Evidence(panels, evolution=rate_evolution(found[0]) if study.name == "rate-evolution" else None)
-
-
-def run_states(found: list[Curve]) -> dict[str, int]:
-    """The number of runs in each state, those of the searches included."""
-    states: Counter[str] = Counter()
-    for curve in found:
-        states.update(seed.state for seed in (*curve.seeds, *curve.lost))
-        if curve.search:
-            states["searched"] += len(curve.search.tried) - len(curve.lost)
-            states["waiting"] += len(curve.search.wanted)
-    return {state: runs for state, runs in states.items() if runs}
-
-
-def failures(found: list[Curve]) -> Iterator[Failure]:
-    """Runs without a result: those of the curves, and those that a search continued without."""
-    for curve in found:
-        method = f"{curve.row.panel}: {curve.row.label}"
-        named: list[tuple[str, Seed]] = [(method, seed) for seed in curve.seeds]
-        named += [(f"{method}, search at lr {seed.spec.lr:g}", seed) for seed in curve.lost]
-        for name, seed in named:
-            if seed.state not in ENDED:
-                yield Failure(seed.spec.name, f"{name}, seed {seed.spec.seed}", seed.state, seed.error)
-
-
-_SETTINGS = ("task", "model", "width", "hidden", "layers", "dropout", "bptt", "clip", "batch_size", "epochs",
-             "decay_after", "weight_decay", "examples")  # fmt: skip
-
-
-def _settings(study: Study, scale: str, found: list[Curve]) -> list[str]:
-    lines = []
-    for workload in dict.fromkeys(curve.row.workload for curve in found):
-        mine = [curve for curve in found if curve.row.workload == workload]
-        fields = mine[0].spec.to_dict()
-        values = {key.replace("_", " "): fields[key] for key in _SETTINGS if fields[key] is not None}
-        shown = [f"{key} {value:g}" if isinstance(value, float) else f"{key} {value}" for key, value in values.items()]
-        seeds = study.seed_count(mine[0].row, scale)
-        lines.append(f"{workload}: {', '.join(shown)}; {seeds} seed{'s'[: seeds > 1]}")
-        suggested = any(curve.row.suggested(scale) for curve in mine)
-        ours = f"AdaBound and AMSBound {'have suggested ones' if suggested else 'keep their defaults'}"
-        if any(curve.row.tuned(scale) for curve in mine):
-            betas = "" if workload in BETAS_TUNED[scale] else ", without its search for β"
-            lines.append(f"step sizes: the paper's search, on seed 0{betas}; {ours}")
-        elif any(curve.row.lr is None for curve in mine):
-            searched = workload in FIXED[scale]
-            how = "found by the paper's search beforehand" if searched else "defaults, not searched for at this scale"
-            lines.append(f"step sizes: {how}; {ours}")
-        pace = mine[0].row.pace(scale)
-        if pace != 1 and any(curve.row.optimizer in BOUNDED and not curve.row.suggested(scale) for curve in mine):
-            lines.append(
-                f"bounds of curves without suggested step sizes: γ is {pace:g} times the paper's, because an epoch of "
-                f"all data has {pace:g} times fewer steps here: the bounds converge as fast per epoch"
-            )
-    return list(dict.fromkeys([*lines, *_peers(study)]))
-
-
-def _peers(study: Study) -> Iterator[str]:
-    """The lines about optimizers of other packages."""
-    rows = {row.label: row for row in study.rows if row.label in PEERS}
-    absent = [label for label, row in rows.items() if not row.installed]
-    if rows:
-        yield f"tuning-free methods: {', '.join(rows)}; their authors' defaults, with the weight decay of all methods"
-    if absent:
-        yield f"not installed, and left out: {', '.join(absent)}; {pip_command('peers')}"
-
-
-def data_name(task: str) -> str:
-    """The data of a task, without the part that it uses.
-
-    >>> data_name("cifar10-2000"), data_name("digits-half")
-    ('CIFAR-10', "scikit-learn's digits")
-    """
-    return TASKS[task].title.partition(",")[0]
-
-
-def _differs(curve: Curve) -> str:
-    """Scale and data set for the title of a figure, unless they are the paper's."""
-    spec = curve.spec
-    return "" if spec.scale == "paper" else f" — here {spec.scale} scale, {data_name(spec.task)}"
-
-
-def _figures(
-    study: Study, found: list[Curve], evidence: Evidence, checks: Sequence[Check]
-) -> Iterator[figures.ReportFigure]:
-    title = f"{study.title}{_differs(found[0])}"
-    if study.name == "learning-rates":
-        if evidence.sampled:
-            yield figures.HeatmapsFigure(study.name, title, evidence.sampled)
-    elif study.name == "suggest":
-        yield from suggested_figures.build(study.name, f"{found[0].spec.scale.capitalize()} scale", evidence.panels)
-    elif study.name == "rate-evolution":
-        if evidence.evolution:
-            yield figures.EvolutionFigure(study.name, title, evidence.evolution)
-    else:
-        ended = {name: methods for name, methods in evidence.panels.items()
-                 if any(curve.finished for curve in methods.values())}  # fmt: skip
-        drawn = ended or evidence.panels
-        panels = tuple(
-            figures.Panel(name, tuple(_band(curve, study.splits) for curve in methods.values()))
-            for name, methods in drawn.items()
-        )
-        labels = [set(methods) for methods in drawn.values()]
-        shared = set.union(*labels) in labels  # a panel may lack some methods of another
-        yield figures.CurvesFigure(study.name, title, panels, study.splits, metric_name(found[0]), shared)
-        if study.name == "final-step-size":
-            title = f"SGDM and AdaBound side by side{_differs(found[0])}"
-            yield figures.StepSizesFigure("final-step-size-compared", title, panels)
-    tested = tuple(check for check in checks if check.low is not None)
-    if tested:
-        yield ForestFigure(f"{study.name}-claims", "The claims: difference and interval of each", tested)
-
-
-def _band(curve: Curve, splits: Sequence[str]) -> figures.Band:
-    series = {split: [seed.series(split) for seed in curve.finished] for split in splits}
-    return figures.Band(curve.row.label, curve.diverged, series.get("train"), series.get("test"))
-
-
-def _theory(study: Study, folder: Path) -> StudyReport:
-    found, missing = theory.read_studies(folder)
-    checks = theory.read_checks(found)
+def _study(study: Study, scale: str, runs: StudyRuns, authors: Authors | None) -> StudyReport:
+    verdicts = judge_study(study.name, runs)
+    same_data = study.name == "cifar10" and data_name(runs.curves[0].spec.task) == "CIFAR-10"
+    authors = authors if same_data else None
     return StudyReport(
         name=study.name,
         title=study.title,
         claim=study.claim,
-        verdict=theory.headline(found, missing, checks),
-        checks=tuple(checks),
+        scale=scale,
+        verdicts=tuple(verdicts),
+        tables=tuple(method_table(name, list(curves.values())) for name, curves in runs.panels.items()),
+        runs=run_states(runs.curves),
+        failures=tuple(failures(runs.curves)),
+        settings=tuple(settings(study, scale, runs.curves)),
+        figures=tuple(_figures(study, runs, verdicts, authors)),
+        ours=study.ours,
+        note=authors.note if authors else "",
+    )
+
+
+def _theory(study: Study, scale: str, folder: Path | None) -> StudyReport:
+    parts = {name: theory.read(folder, name) for name in theory.NAMES} if folder else {}
+    found = {name: part for name, part in parts.items() if part}
+    return StudyReport(
+        name=study.name,
+        title=study.title,
+        claim=study.claim,
+        scale=scale,
+        verdicts=tuple(_theory_verdict(name, each) for name, part in found.items() for each in part["verdicts"]),
         tables=(),
         runs={"simulations": len(found)},
-        failures=tuple(Failure(name, name, "new", "") for name in missing),
-        settings=tuple(theory.read_settings(found)),
-        figures=tuple(theory.read_figures(found, folder)),
+        failures=tuple(Failure(name, name, "new", "") for name in parts if name not in found),
+        settings=tuple(f"{name}: " + ", ".join(f"{key} {value}" for key, value in part["settings"].items())
+                       for name, part in found.items()),
+        figures=tuple(StoredFigure(name, part["title"], Path(folder or "", f"{name}.svg"))
+                      for name, part in found.items()),
+    )  # fmt: skip
+
+
+def _theory_verdict(name: str, fields: Mapping[str, Any]) -> Verdict:
+    where = f" ({fields['settings']})" if fields["settings"] else ""
+    return Verdict(**{**fields, "claim": f"{name}: {fields['claim']}{where}", "settings": ""})
+
+
+# The figures of a study.
+
+
+def _figures(
+    study: Study, runs: StudyRuns, verdicts: Sequence[Verdict], authors: Authors | None
+) -> Iterator[ReportFigure]:
+    first = runs.curves[0]
+    here = "" if first.spec.scale == "paper" else f" — here {first.spec.scale} scale, {data_name(first.spec.task)}"
+    title = f"{study.title}{here}"
+    if study.name == "learning-rates":
+        if runs.sampled:
+            yield HeatmapsFigure(study.name, title, runs.sampled)
+    elif study.name == "rate-evolution":
+        if runs.evolution:
+            yield EvolutionFigure(study.name, title, runs.evolution)
+    elif study.name == "suggest":
+        yield from _cost_figures(study.name, f"{first.spec.scale.capitalize()} scale", runs.panels)
+    else:
+        yield _curves(study, title, runs.panels, authors)
+        if study.name == "final-step-size":
+            yield side_by_side("final-step-size-compared", f"SGDM and AdaBound side by side{here}", runs.panels)
+    tested = tuple(Dot.of(verdict) for verdict in verdicts if verdict.low is not None)
+    if tested:
+        units = " / ".join(dict.fromkeys(each.unit for each in verdicts if each.low is not None))
+        x = f"difference in {units}; logarithmic beyond ±2"
+        yield DotsFigure(f"{study.name}-claims", "The claims: difference and interval of each", tested, x)
+
+
+def _curves(study: Study, title: str, panels: Panels, authors: Authors | None) -> CurvesFigure:
+    ended = {name: methods for name, methods in panels.items() if any(curve.finished for curve in methods.values())}
+    drawn, shown = ended or panels, []
+    for name, methods in drawn.items():
+        shown.append(Panel(name, tuple(_band(curve, study.splits) for curve in methods.values())))
+        if authors and name in authors.panels:
+            bands = tuple(Band(label, False, [train], [test]) for label, train, test in authors.panels[name])
+            shown.append(Panel(f"{name}, the authors'", bands))
+    labels = [set(methods) for methods in drawn.values()]
+    shared = set.union(*labels) in labels  # a panel may lack some methods of another
+    metric = next(iter(next(iter(drawn.values())).values())).metric
+    return CurvesFigure(study.name, title, tuple(shown), study.splits, metric, shared)
+
+
+def _band(curve: Curve, splits: Sequence[str]) -> Band:
+    series = {split: [seed.series(split) for seed in curve.finished] for split in splits}
+    return Band(curve.label, curve.diverged, series.get("train"), series.get("test"))
+
+
+def _cost_figures(name: str, title: str, panels: Panels) -> Iterator[ReportFigure]:
+    finished = {panel: [curve for curve in curves.values() if curve.finished] for panel, curves in panels.items()}
+    # A search has trained its winner already.
+    shown = tuple(
+        CostPanel(panel, curves[0].metric, tuple(
+            Point(each.label, each.tuning_steps + (0 if each.search_runs else each.steps), each.final())
+            for each in curves))
+        for panel, curves in finished.items() if curves
+    )  # fmt: skip
+    if shown:
+        yield CostFigure(f"{name}-cost", f"{title}: quality against cost", shown)
+        yield RanksFigure(f"{name}-ranks", f"{title}: ranks over workloads", ranks_by_method(panels))
+
+
+# The facts at the top of the page.
+
+
+def _facts(
+    scale: str, compared: Mapping[str, Panels], steps: StudyRuns | None, verdicts: Mapping[str, Sequence[Verdict]]
+) -> list[Fact]:
+    panels = {name: curves for study in compared.values() for name, curves in study.items()
+              if all(curve.finished for label, curve in curves.items()
+                     if label in ("SGDM", "SGD", "Adam", "AdaBound"))}  # fmt: skip
+    if not panels:
+        return []
+    found = (_start(scale, panels, verdicts), _end(scale, panels), _tuning(scale, panels, steps), _time(scale, panels))
+    return [fact for fact in found if fact]
+
+
+def _count(subject: str, verdicts: Sequence[Verdict]) -> str:
+    """A line in the one form that all counts have."""
+    words = ", ".join(f"{word} on {count}" for word, count in count_verdicts(verdicts).items()
+                      if count or word != NOT_TESTABLE)  # fmt: skip
+    differences = sorted(each.difference for each in verdicts if each.difference is not None)
+    units = " or ".join(dict.fromkeys(each.unit for each in verdicts if each.unit))
+    range_ = f" (differences: {_range(differences, '+.1f')} {units})" if differences else ""
+    return f"{subject}: {words} of {len(verdicts)} network{'s'[: len(verdicts) != 1]}{range_}"
+
+
+def _range(numbers: Sequence[float], form: str = ",") -> str:
+    low, high = (f"{pick(numbers):{form}}".replace("-", "−") for pick in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def _compare(panels: Panels, ours: str, others: Mapping[str, str], margin: bool) -> dict[str, Verdict]:
+    """Of each network: ``ours`` ends better than the other method, or not worse by more than the margin."""
+    groups = {name: Group(curves) for name, curves in panels.items() if name in others and ours in curves}
+    claims = [group.better(f"{ours} ends better", "ours", ours, others[name], [LAST], -group.margin if margin else 0.0)
+              for name, group in groups.items()]  # fmt: skip
+    return dict(zip(groups, judge(claims), strict=True))
+
+
+def _start(scale: str, panels: Panels, verdicts: Mapping[str, Sequence[Verdict]]) -> Fact | None:
+    tested = [each for own in verdicts.values() for each in own if STARTS in each.claim and each.difference is not None]
+    shown = {name: curves for name, curves in panels.items() if REFERENCE in curves and curves[REFERENCE].finished}
+    if not tested or not shown:
+        return None
+    name, curves = list(shown.items())[-1]
+    bands = tuple(_band(curves[label], ("train",)) for label in (same_start(curves), REFERENCE, "SGDM"))
+    title = f"The first epochs on {name}"
+    figure = CurvesFigure("question-start", title, (Panel("", bands),), ("start",), "accuracy (%)", False)
+    line = _count("After one epoch AdaBound is nearer to Adam with the same α than to SGDM", tested)
+    return Fact(scale, "Does it start like Adam?", (line,), figure)
+
+
+def _end(scale: str, panels: Panels) -> Fact:
+    sgd = {name: "SGDM" if "SGDM" in curves else "SGD" for name, curves in panels.items()}
+    against = {
+        "SGD": _compare(panels, "AdaBound", sgd, margin=True),
+        "Adam": _compare(panels, "AdaBound", dict.fromkeys(panels, "Adam"), margin=False),
+    }
+    plain = {name: REFERENCE for name, curves in panels.items() if REFERENCE in curves and curves[REFERENCE].finished}
+    lines = [
+        _count("AdaBound − SGD at the last epoch, not worse by more than the margin", [*against["SGD"].values()]),
+        _count("AdaBound − Adam at the last epoch, better", [*against["Adam"].values()]),
+    ]
+    if plain:
+        verdicts = _compare(panels, "AdaBound", plain, margin=False)
+        lines.append(_count("AdaBound − Adam with learning rate 0.001, without a search, better", [*verdicts.values()]))
+    dots = tuple(Dot.of(verdict, name, f"AdaBound − {other}") for other, found in against.items()
+                 for name, verdict in found.items())  # fmt: skip
+    figure = DotsFigure("question-end", "Final test results, with intervals over seeds", dots, _DIFFERENCE)
+    return Fact(scale, "Does it end as well as SGD?", tuple(lines), figure)
+
+
+def _tuning(scale: str, panels: Panels, steps: StudyRuns | None) -> Fact | None:
+    best = {name: label for name, curves in panels.items() if (label := best_searched(curves))}
+    if not best:
+        return None
+    shown = [panels[name] for name in best]
+    costs = [curves["AdaBound"].suggestion.cost for curves in shown if curves["AdaBound"].suggestion]
+    searches = [curve.tuning_steps for curves in shown for curve in curves.values() if curve.search_runs]
+    how = "with suggested learning rates" if costs else "at the paper's defaults"
+    verdicts = _compare(panels, "AdaBound", best, margin=True)
+    lines = [_count(f"AdaBound {how} − the best searched method, not worse by more than the margin",
+                    [*verdicts.values()])]  # fmt: skip
+    lines.append(f"Training steps: a search {_range(searches)}" + (f", a suggestion {_range(costs)}" if costs else ""))
+    label = DEFAULTS["AdaBound"]
+    plain = {name: curves for name, curves in panels.items() if label in curves and curves[label].finished}
+    if plain:
+        found = _compare(plain, label, dict.fromkeys(plain, "AdaBound"), margin=True)
+        subject = "AdaBound at the paper's defaults − with suggested learning rates, not worse by more than the margin"
+        lines.append(_count(subject, [*found.values()]))
+    lines += _sensitivity(steps)
+    dots = tuple(Dot.of(each, f"{name}\n(best: {best[name]})", "AdaBound") for name, each in verdicts.items())
+    figure = DotsFigure("question-tuning", f"AdaBound {how} − the best searched method", dots, _DIFFERENCE)
+    return Fact(scale, "Do I have to tune it?", tuple(lines), figure)
+
+
+def _sensitivity(steps: StudyRuns | None) -> Iterator[str]:
+    finals = {name: [mean(curve.final()) for curve in steps.panels[name].values() if curve.final()]
+              for name in ("AdaBound", "SGDM")} if steps else {}  # fmt: skip
+    if finals and all(finals.values()):
+        spans = ", ".join(f"{name} {max(means) - min(means):.1f} points" for name, means in finals.items())
+        yield f"Range of the final accuracy over a thousandfold range of α* or α: {spans}"
+
+
+def _time(scale: str, panels: Panels) -> Fact | None:
+    times = {name: found for name, curves in panels.items() if (found := _fastest_epochs(curves))}
+    if not times:
+        return None
+    ratios = {(name, label): [second / min(found["Adam"]) for second in seconds]
+              for name, found in times.items() for label, seconds in found.items()}  # fmt: skip
+    dots = tuple(Dot(name, label, min(own), min(own), max(own)) for (name, label), own in ratios.items())
+    ours = [dot.value for dot in dots if dot.label == "AdaBound"]
+    line = (
+        f"Fastest epoch, AdaBound / Adam: {_range(ours, '.2f')} on {len(ours)} "
+        f"network{'s'[: len(ours) != 1]}; the runs shared a machine, and dynabound bench compares single steps"
     )
+    x = "fastest epoch / Adam's fastest; lines: range over seeds"
+    figure = DotsFigure("question-cost", "Time per epoch", dots, x, zero=1.0, logarithmic=False)
+    return Fact(scale, "What did it cost?", (line, "State: two numbers per parameter, as Adam"), figure)
+
+
+def _fastest_epochs(curves: Mapping[str, Curve]) -> dict[str, list[float]]:
+    """Each method's fastest epochs, one per run, on the CPU model with the most runs of AdaBound and Adam.
+
+    The other epochs of a run waited for whatever else the machine did.
+    """
+    found: dict[str, dict[str, list[float]]] = {}
+    for label in (label for label in ("AdaBound", "Adam", "SGDM", "SGD") if label in curves):
+        for seed in (seed for seed in curves[label].finished if seed.cpu):
+            seconds = min(line["seconds"] for line in seed.metrics)
+            found.setdefault(seed.cpu, {}).setdefault(label, []).append(seconds)
+    runs = Counter({cpu: min(len(times.get(label, ())) for label in ("AdaBound", "Adam"))
+                    for cpu, times in found.items()})  # fmt: skip
+    return found[runs.most_common(1)[0][0]] if runs.total() else {}

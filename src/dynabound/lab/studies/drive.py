@@ -10,7 +10,7 @@ from dynabound.lab.engines.base import Engine, Event
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies.plan import losses, read
+from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.search import Loss
 from dynabound.lab.tasks import catalog, datasets
 
@@ -31,13 +31,14 @@ def complete(
     """
     submitted: set[str] = set()
     over: set[str] = set()
-    loss = losses(store, over)
+    runs = StoredRuns(store)
+    loss = runs.losses(over)
 
     def submit_more() -> bool:
         specs = {
             spec.name: spec
             for spec in source(loss)
-            if spec.name not in submitted and read(store, spec).state not in ENDED
+            if spec.name not in submitted and runs.read(spec).state not in ENDED
         }
         submitted.update(specs)
         if specs:

@@ -11,14 +11,14 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
 from dynabound.lab.studies.search import GRIDS, STEP_SIZE_GRIDS, Grid
-from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, PACE, SEEDS, TUNED, WORKLOADS
+from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, GAMMA_SCALE, SEEDS, TUNED, WORKLOADS
 from dynabound.lab.tasks.optimizers import BOUNDED
 
 __all__ = [
     "BETAS_TUNED",
     "DEFAULTS",
     "FIXED",
-    "PACE",
+    "GAMMA_SCALE",
     "PEERS",
     "REFERENCE",
     "REFERENCES",
@@ -77,10 +77,10 @@ class Row:
     optimizer: str
     lr: float | None = None
     opt: Mapping[str, Any] = field(default_factory=dict)
-    """Other arguments. ``gamma`` is the paper's, before it is multiplied by PACE."""
+    """Other arguments. ``gamma`` is the paper's, before it is multiplied by GAMMA_SCALE."""
     suggest: bool = False
     """Whether the step sizes are suggested (:func:`dynabound.suggest`) at the scales of SUGGESTED."""
-    always: bool = False
+    at_every_scale: bool = False
     """Whether SUGGESTED and SKIPPED are ignored: the study needs the curve at every scale."""
 
     def spec(self, scale: str) -> RunSpec:
@@ -88,7 +88,7 @@ class Row:
         # The default is left out, so that studies which do not set it share the run.
         opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
         if self.optimizer in BOUNDED:
-            opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.pace(scale):.6g}")
+            opt["gamma"] = float(f"{opt.get('gamma', 1e-3) * self.gamma_scale(scale):.6g}")
         known = self.lr is not None or self.suggest
         fixed = {} if known else FIXED[scale].get(self.workload, {}).get(self.optimizer, {})
         lr = fixed.get("lr", DEFAULT) if self.lr is None else self.lr
@@ -99,16 +99,16 @@ class Row:
         """The run of AdaBound or AMSBound that the step sizes of this one are suggested for."""
         return replace(self, optimizer=self.optimizer if self.optimizer in BOUNDED else "adabound").spec(scale)
 
-    def pace(self, scale: str) -> float:
+    def gamma_scale(self, scale: str) -> float:
         """The factor of γ."""
-        paces = PACE[scale]
-        return paces[self.workload] if self.workload in paces else paces[self.workload.partition("-")[0]]
+        scales = GAMMA_SCALE[scale]
+        return scales[self.workload] if self.workload in scales else scales[self.workload.partition("-")[0]]
 
-    def applies(self, scale: str) -> bool:
+    def included(self, scale: str) -> bool:
         """Whether the curve is part of the study at this scale."""
         if self.workload not in WORKLOADS[scale] or not self.installed:
             return False
-        if self.always:
+        if self.at_every_scale:
             return True
         if self.label in SKIPPED.get(scale, {}).get(self.workload, ()):
             return False
@@ -116,7 +116,7 @@ class Row:
 
     def suggested(self, scale: str) -> bool:
         """Whether the step sizes are suggested."""
-        return self.suggest and (self.always or scale in SUGGESTED)
+        return self.suggest and (self.at_every_scale or scale in SUGGESTED)
 
     def tuned(self, scale: str) -> bool:
         """Whether the step size is searched for."""
@@ -191,7 +191,7 @@ def _untuned(panel: str, workload: str, searched: Iterable[str]) -> tuple[Row, .
         *(Row(panel, label, workload, method, suggest=True) for method, label in SAME_RATES.items()),
         *(Row(panel, label, workload, path, lr) for label, (path, lr) in PEERS.items()),
     )
-    return tuple(replace(row, always=True) for row in rows)
+    return tuple(replace(row, at_every_scale=True) for row in rows)
 
 
 STUDIES: dict[str, Study] = {

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["GRIDS", "STEP_SIZE_GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "runs_to", "search"]
+__all__ = ["GRIDS", "STEP_SIZE_GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "runs_to", "search_lr"]
 
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 """A run's final training loss; infinity if it diverged or failed, None if it has not ended."""
@@ -66,14 +66,14 @@ class Search:
     """The run with the lowest loss so far; None if no run has finished."""
 
 
-def search(spec: RunSpec, loss: Loss, grids: Mapping[str, Grid] = GRIDS) -> Search:
+def search_lr(spec: RunSpec, loss: Loss, grids: Mapping[str, Grid] = GRIDS) -> Search:
     """Search for the step size (and options) of ``spec``; a method without a grid keeps its own.
 
     >>> spec = RunSpec("digits", optimizer="sgdm", lr=0.1)
     >>> valley = lambda tried: abs(math.log10(tried.lr / 300))     # best: 300, beyond the grid
-    >>> [run.lr for run, _ in search(spec, valley).tried]
+    >>> [run.lr for run, _ in search_lr(spec, valley).tried]
     [0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 20.0, 50.0, 200.0, 500.0]
-    >>> search(spec, valley).best.lr
+    >>> search_lr(spec, valley).best.lr
     200.0
     """
     grid = grids.get(spec.optimizer)
@@ -103,7 +103,7 @@ def runs_to(best: RunSpec) -> int:
     def loss(spec: RunSpec) -> float:
         return abs(math.log(spec.lr / best.lr)) + 1e-6 * (spec.opt != best.opt)
 
-    return len(search(best, loss).tried)
+    return len(search_lr(best, loss).tried)
 
 
 def _at(spec: RunSpec, lr: float, options: Mapping[str, Any]) -> RunSpec:

@@ -13,9 +13,9 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec, workload_key, workload_title
 from dynabound.lab.store import Store
 from dynabound.lab.studies import cost
-from dynabound.lab.studies.plan import losses, wanted
+from dynabound.lab.studies.plan import StoredRuns, wanted
 from dynabound.lab.studies.recipes import Study
-from dynabound.lab.studies.search import GRIDS, Loss
+from dynabound.lab.studies.search import GRIDS
 
 __all__ = ["ASSUMED", "Chain", "Timeline", "chains", "estimate_time", "measured_paces", "simulate", "synthetic_loss"]
 
@@ -35,12 +35,13 @@ _BETWEEN = 1.8  # times the middle of a grid: not in any grid, and nearest to th
 
 def chains(studies: Iterable[Study], scale: str, store: Store) -> list[list[list[RunSpec]]]:
     """For each row of the studies, the remaining runs in stages."""
-    stored = losses(store, ())
-    return [_chain(replace(study, rows=(row,)), scale, store, stored) for study in studies for row in study.rows]
+    runs = StoredRuns(store)
+    return [_chain(replace(study, rows=(row,)), scale, runs) for study in studies for row in study.rows]
 
 
-def _chain(study: Study, scale: str, store: Store, stored: Loss) -> list[list[RunSpec]]:
+def _chain(study: Study, scale: str, runs: StoredRuns) -> list[list[RunSpec]]:
     done: set[str] = set()
+    stored = runs.losses(())
 
     def loss(spec: RunSpec) -> float | None:
         known = stored(spec)
@@ -48,7 +49,7 @@ def _chain(study: Study, scale: str, store: Store, stored: Loss) -> list[list[Ru
 
     stages: list[list[RunSpec]] = []
     while True:
-        specs = [spec for spec in wanted([study], scale, store, loss, assume=True) if loss(spec) is None]
+        specs = [spec for spec in wanted([study], scale, runs, loss, assume=True) if loss(spec) is None]
         if not specs:
             return stages
         stages.append(specs)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
-from dynabound._files import read_regular, write_whole
+from dynabound._files import write_whole
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.store import parse_json
+from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
-__all__ = ["NAMES", "missing", "play", "read"]
+__all__ = ["NAMES", "compute", "missing", "read"]
 
 NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
 
@@ -22,7 +22,7 @@ def missing(folder: Path) -> list[str]:
     return [name for name in NAMES if read(folder, name) is None]
 
 
-def play(name: str, folder: Path) -> None:
+def compute(name: str, folder: Path) -> None:
     """Compute one, and write its numbers and figures; LabError if they cannot be written."""
     from dynabound.theory.studies import DEMONSTRATIONS, write
 
@@ -40,10 +40,9 @@ def read(folder: Path, name: str) -> dict[str, Any] | None:
     """The results of a demonstration; None if it is incomplete, or its files are damaged."""
     try:
         digests = [_digest(folder / file) for file in _files(name)]
-        found: dict[str, Any] = parse_json(read_regular(folder / f"{name}.json"), dict)
-        with contextlib.suppress(FileNotFoundError):  # version 0.1 wrote no checksums
-            if read_regular(folder / f"{name}.sha256").decode(errors="replace").split()[::2] != digests:
-                return None
+        found: dict[str, Any] = parse_json((folder / f"{name}.json").read_bytes(), dict)
+        if (folder / f"{name}.sha256").read_text(errors="replace").split()[::2] != digests:
+            return None
     except (OSError, DamagedError):
         return None
     return found if _has_shape(found) else None
@@ -54,7 +53,7 @@ def _files(name: str) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    return hashlib.sha256(read_regular(path)).hexdigest()
+    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _has_shape(found: dict[str, Any]) -> bool:
@@ -66,7 +65,7 @@ def _has_shape(found: dict[str, Any]) -> bool:
 
 
 def _is_verdict(verdict: Any) -> bool:
-    if not isinstance(verdict, dict) or verdict.get("holds", "") not in (True, False, None):
+    if not isinstance(verdict, dict) or verdict.get("verdict") not in (SUPPORTED, REFUTED, UNDECIDED):
         return False
     texts = [verdict.get(key) for key in ("claim", "measured", "settings")]
     texts += [verdict.get(key, "") for key in ("source", "kind", "statement")]

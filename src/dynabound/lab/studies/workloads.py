@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BETAS_TUNED", "FIXED", "PACE", "SEEDS", "TUNED", "WORKLOADS"]
+__all__ = ["BETAS_TUNED", "FIXED", "GAMMA_SCALE", "SEEDS", "TUNED", "WORKLOADS"]
 
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
@@ -57,7 +57,7 @@ SEEDS: dict[str, dict[str, int]] = {
 }
 """Seeds by workload, for scales with more seeds of cheaper workloads; otherwise the study sets the number."""
 
-PACE: dict[str, dict[str, float]] = {
+GAMMA_SCALE: dict[str, dict[str, float]] = {
     "demo": {"perceptron": 33, "resnet34": 28, "densenet121": 56, "appendix": 33, "resnet34-rates": 17, "lstm": 31},
     "laptop": {"perceptron": 1, "resnet34": 4.89, "densenet121": 9.78, "appendix": 4.89, "lstm": 13.3},
     "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "appendix": 1, "lstm": 1},

@@ -11,10 +11,8 @@ The others are searched for in ``data_dir`` (or the variable DYNABOUND_DATA), th
 from __future__ import annotations
 
 import contextlib
-import errno
 import gzip
 import hashlib
-import io
 import os
 import re
 import zlib
@@ -30,7 +28,6 @@ import torch
 from torch import Tensor
 
 from dynabound._extras import missing
-from dynabound._files import MAX_BYTES, read_regular
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks.catalog import SOURCES, TASKS, folder_of
 
@@ -137,11 +134,9 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
     if not path.is_file():
         path = folder / file
     try:
-        contents = read_regular(path.resolve())  # data may be links, but not FIFOs or devices
+        contents = path.read_bytes()
         if path.suffix == ".gz":
-            contents = gzip.GzipFile(fileobj=io.BytesIO(contents)).read(MAX_BYTES + 1)
-            if len(contents) > MAX_BYTES:  # a small file can inflate to more than the memory
-                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG))
+            contents = gzip.decompress(contents)
     except FileNotFoundError:
         raise _damaged(name, path, "is missing", "the whole data set") from None
     except (OSError, EOFError, zlib.error) as error:

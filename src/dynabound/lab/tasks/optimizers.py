@@ -13,7 +13,6 @@ import torch
 from torch.nn import Parameter
 from torch.optim import Optimizer
 
-from dynabound import _interrupt
 from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
@@ -103,7 +102,6 @@ def build(
             raise OptimizerError(
                 f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}"
             )
-    _interrupt.load("torch._dynamo")  # the first optimizer imports it
     try:
         return cls(params, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:

@@ -1,0 +1,228 @@
+"""``suggest`` for torch: short trials with the user's model, which is restored afterwards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, TypedDict, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from typing_extensions import Unpack
+
+from dynabound.optim import AdaBound
+from dynabound.tuning.known_rates import final_lr_from_adam
+from dynabound.tuning.snapshot import Snapshot
+from dynabound.tuning.suggestion import Suggestion
+from dynabound.tuning.trials import (
+    ProgressCallback,
+    SuggestError,
+    TrialRates,
+    TrialRunner,
+    check_arguments,
+    suggest_with,
+)
+
+__all__ = ["SuggestArguments", "SuggestOptions", "suggest"]
+
+Model = TypeVar("Model", bound=nn.Module)
+_ADAM = ("constant", 0.0, math.inf)  # with these bounds AdaBound is Adam
+_RATES = ("lr", "final_lr", "gamma", "bounds")
+
+
+class SuggestOptions(TypedDict, total=False):
+    """The optimizer's arguments that the trials and the run share."""
+
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    amsbound: bool
+    decoupled_weight_decay: bool
+
+
+class SuggestArguments(SuggestOptions, total=False):
+    """All keyword arguments of :func:`suggest`, for functions that pass them on."""
+
+    params: Iterable[Any] | None
+    clip: float | None
+    reset: Callable[[], object] | None
+    budget: int | None
+    repeats: int
+    seed: int
+    progress: Callable[[int, int], object] | None
+
+
+def suggest(
+    model: Model,
+    loss: Callable[[Model, Any], Tensor],
+    batches: Iterable[Any],
+    steps: int,
+    *,
+    params: Iterable[Any] | None = None,
+    clip: float | None = None,
+    reset: Callable[[], object] | None = None,
+    budget: int | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+    progress: Callable[[int, int], object] | None = None,
+    **options: Unpack[SuggestOptions],
+) -> Suggestion:
+    """Find ``lr``, ``final_lr`` and ``gamma`` of AdaBound for this model by short trials, before training.
+
+    First Adam is tried at a few rates, then AdaBound at a few final rates, all from the model's current weights and
+    on the same batches; docs/suggest-why.md has the rule. The model, its gradients, its mode and all random states are
+    restored exactly, also after an exception. With ``torch.distributed`` every rank must call it, and gets the same
+    answer.
+
+    Args:
+        model: the model to train. Its trained parameters and buffers are copied once.
+        loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
+        batches: any iterable, such as a DataLoader; ``budget`` / 7 · ``repeats`` batches are kept in memory.
+        steps: the length of the planned run, in optimizer steps.
+        params: parameters or param groups to be trained, without rates. None: all that require gradients.
+        clip: largest norm of the gradient. None: no clipping.
+        reset: called before each trial and after the last, to clear state that ``loss`` itself keeps, such as a
+            recurrent state.
+        budget: training steps to spend in each repeat. None: 1.4 times as many as the run has, but at most 600.
+        repeats: the number of repetitions, with other batches; the answer is the geometric mean.
+        seed: seed of dropout, and of the batches if they are drawn from torch's global generator.
+        progress: called with (steps made, largest number of steps) after each step.
+        options: ``betas``, ``eps``, ``weight_decay``, ``amsbound``, ``decoupled_weight_decay`` of the optimizer.
+
+    Raises:
+        SuggestError: the loss is not finite at the start, does not depend on the parameters, or never decreases.
+
+    Example:
+        >>> import torch
+        >>> from dynabound import AdaBound
+        >>> from dynabound.tuning import suggest
+        >>> _ = torch.manual_seed(0)
+        >>> model = torch.nn.Linear(8, 1)
+        >>> batches = [(x, x.sum(1, keepdim=True)) for x in torch.randn(20, 32, 8)]
+        >>> def loss(model, batch):
+        ...     return torch.nn.functional.mse_loss(model(batch[0]), batch[1])
+        >>> suggestion = suggest(model, loss, batches, steps=400)
+        >>> optimizer = AdaBound(model.parameters(), **suggestion.options)
+        >>> print(suggestion)
+        lr = ...
+        final_lr = ...
+        gamma = ...
+    """
+    budget = check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
+    groups = param_groups(model, params)
+    snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches)
+    with ExitStack() as stack:
+        stack.callback(snapshot.restore)  # also if reset() fails
+        if reset is not None:
+            stack.callback(reset)
+        snapshot.seed(seed)
+        if not model.training:
+            model.train()
+        runner = TorchRunner(model, loss, groups, snapshot, options, clip, reset, seed, progress, budget * repeats)
+        return suggest_with(runner, batches, steps, budget, repeats, options, Suggestion)
+
+
+class TorchRunner(TrialRunner):
+    """Trains a torch module, which a ``snapshot`` restores."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Callable[[Any, Any], Tensor],
+        groups: Sequence[Mapping[str, Any]],
+        snapshot: Snapshot,
+        options: Mapping[str, Any],
+        clip: float | None,
+        reset: Callable[[], object] | None,
+        seed: int,
+        progress: ProgressCallback | None,
+        most: int,
+    ) -> None:
+        super().__init__(progress, most)
+        self.model, self.loss, self.groups, self.snapshot = model, loss, groups, snapshot
+        self.options, self.clip, self.reset, self.seed = options, clip, reset, seed
+        self.optimizer: AdaBound | None = None
+
+    def start(self, rates: TrialRates | None) -> None:
+        """Restore the weights and make a new optimizer; without rates, none."""
+        self.snapshot.rewind()
+        if self.reset is not None:
+            self.reset()
+        rank = dist.get_rank() if _distributed() else 0
+        self.snapshot.seed(self.seed + rank)  # the same dropout in each trial, but not on each rank
+        self.optimizer = None
+        if rates is not None:
+            settings = rates._asdict() if rates.gamma else {"lr": rates.lr, "bounds": _ADAM}
+            self.optimizer = AdaBound([dict(group) for group in self.groups], **settings, **self.options)
+
+    def run(self, batches: Iterable[Any], rates: TrialRates) -> list[float]:
+        """The loss of each step, up to the first that is not finite."""
+        losses = super().run(batches, rates)
+        if not math.isfinite(losses[0]):
+            raise SuggestError(
+                f"loss={losses[0]} on the first batch, where it was finite before: loss() keeps state from an "
+                "earlier trial; pass reset=, a function that clears it"
+            )
+        return losses
+
+    def step(self, batch: Any) -> float:
+        """Train on a batch; return the loss before the update."""
+        self.snapshot.drop_gradients()
+        with torch.enable_grad():
+            value = self.loss(self.model, batch)
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            raise TypeError(f"loss(model, batch) returned {shape}: must be a tensor with one element")
+        if self.optimizer is not None:
+            self._update(self.optimizer, value)
+        return _mean(value)
+
+    def _update(self, optimizer: AdaBound, value: Tensor) -> None:
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        if not value.requires_grad:
+            raise SuggestError("loss(model, batch) does not depend on the parameters: it requires no gradient")
+        torch.autograd.backward(value)
+        if self.clip is not None:
+            nn.utils.clip_grad_norm_(params, self.clip)
+        optimizer.step()  # before gradients are compared: it refuses sparse ones, with a remedy
+        if self.cost == 0 and not any([param.grad is not None and bool((param.grad != 0).any()) for param in params]):
+            raise SuggestError("loss(model, batch) does not depend on params: all of their gradients are missing or 0")
+
+    def first_guess(self) -> float:
+        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
+        assert self.optimizer is not None
+        return final_lr_from_adam(self.optimizer)
+
+
+def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[str, Any]]:
+    """The param groups, without rates, for the optimizer of each trial; ValueError if a group sets a rate."""
+    if params is None:
+        params = [param for param in model.parameters() if param.requires_grad]
+    chosen: list[Any] = list(params)
+    if not chosen:
+        raise ValueError("params: must hold at least one parameter that requires a gradient")
+    if not isinstance(chosen[0], dict):
+        chosen = [{"params": chosen}]
+    for group in chosen:
+        for name in _RATES:
+            if name in group:
+                raise ValueError(f"params: a group sets {name}={group[name]!r}; leave it out, all groups share one")
+    # torch accepts single tensors, iterators and named parameters; its optimizer resolves them.
+    plain = AdaBound([dict(group) for group in chosen]).param_groups
+    return [{**group, "params": list(made["params"])} for group, made in zip(chosen, plain, strict=True)]
+
+
+def _distributed() -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _mean(loss: Tensor) -> float:
+    """The loss, averaged over all ranks, so that they make the same decisions."""
+    value = loss.detach().double() if loss.device.type != "mps" else loss.detach().float()
+    if _distributed():
+        value = value.clone()
+        dist.all_reduce(value)
+        value /= dist.get_world_size()
+    return float(value.item())
