@@ -1,8 +1,9 @@
 """The ledger: ended runs as plain text that a repository can keep and anyone can train again and compare.
 
 A folder of JSON-lines files. ``SCALE-TASK-MODEL.jsonl`` has the runs of a network, ``suggestions.jsonl`` the suggested
-learning rates that some of them depend on. A line is one run: its spec, state, metrics (a list per column), the sessions it
-was trained in, and a checksum of the line. Lines are sorted by the name of the run, so that additions are small diffs.
+learning rates that some of them depend on. A line is one run: its spec, state, metrics (a list per column), the
+sessions it was trained in, and a checksum of these fields. Lines are sorted by the name of the run, so that additions
+are small diffs.
 """
 
 from __future__ import annotations
