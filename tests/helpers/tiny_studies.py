@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 from dynabound import _drawing
@@ -92,10 +91,9 @@ def assert_added_runs_are_run(engine, store: Store) -> None:
     assert sorted(ended) == sorted(spec.name for spec in specs(5))
 
 
-def hide_marker(monkeypatch) -> None:
-    """Make Ray tasks believe that they do not see the driver's store: they look for a marker that is not there."""
-    missing = lambda root, prefix: nullcontext(root / ".dynabound-probe-none")  # noqa: E731
-    monkeypatch.setattr("dynabound.lab.engines.ray.locked_temporary_folder", missing)
+def hide_probe(monkeypatch) -> None:
+    """Make Ray tasks believe that they do not see the driver's store: they look for a file that is not there."""
+    monkeypatch.setattr("dynabound.lab.engines.ray._create_probe", lambda root: root / ".dynabound-probe-none")
 
 
 def run_and_die(root: str, after: int) -> None:

@@ -30,15 +30,14 @@ from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, pri
 from dynabound.cli.runs import check_optimizer
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.engines.base import cores
-from dynabound.lab.engines.pool import LocalEngine
+from dynabound.lab.engines.pool import LocalEngine, run_tasks
 from dynabound.lab.engines.ray import RayEngine
-from dynabound.lab.engines.tasks import run_tasks
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Ledger
 from dynabound.lab.report.statistics import mean, std
 from dynabound.lab.spec import RunSpec, describe
 from dynabound.lab.store import ENDED, Store
-from dynabound.lab.studies import cost, drive, simulate
+from dynabound.lab.studies import cost, drive
 from dynabound.lab.studies import plan as plans
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import StoredRuns
@@ -104,9 +103,8 @@ def reproduce(
     check_readable(out, "--out")
     if plan:
         tflops = tflops or 10.0
-        _print_plan(
-            simulate.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops), tflops, as_json
-        )
+        found = cost.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops)
+        _print_plan(found, tflops, as_json)
         return
     if dry_run:
         missing = None if all(study.rows for study in chosen) else theorems.missing(out / "theory")

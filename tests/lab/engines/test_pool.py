@@ -1,18 +1,21 @@
-"""Runs in processes that die, raise and are asked to stop."""
+"""Runs, ranks and tasks in processes that die, raise and are asked to stop."""
 
 import signal
 import subprocess
 import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 
-from dynabound.lab.engines.base import cores, run_with_events, threads
-from dynabound.lab.engines.pool import LocalEngine, assign_device
+from dynabound.lab.engines.base import CrashedError, cores, run_with_events, threads
+from dynabound.lab.engines.pool import LocalEngine, assign_device, run_tasks, train_on_ranks
+from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
+from helpers import deadly, worker
 from helpers import tiny_studies as cases
-from helpers import worker
 
 pytestmark = pytest.mark.processes
 
@@ -141,3 +144,67 @@ def test_processes_import_nothing_from_the_working_directory(tmp_path):
     answer = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=1800)
     assert answer.returncode == 0, answer.stderr
     assert not (tmp_path / "executed").exists()
+
+
+def on_ranks(spec, root, stop=lambda: False, device="cpu"):
+    seen = []
+    options = {"ranks": 2, "threads": 1, "device": device, "data_dir": None}
+    return train_on_ranks(spec, Store(root), progress=seen.append, stop=stop or (lambda: bool(seen)), **options), seen
+
+
+def test_a_rank_that_dies_stops_the_others(tmp_path):
+    spec = RunSpec(**cases.TINY, optimizer="helpers.deadly:RankDies")
+    with pytest.raises(CrashedError, match="its rank 1 died"):
+        on_ranks(spec, tmp_path)
+    assert not Store(tmp_path).run(spec).locked()
+
+
+def test_a_rank_that_raises_is_quoted(tmp_path):
+    with pytest.raises(LabError, match=r"(?s)deadly\.py.*rank 1 will not"):
+        on_ranks(RunSpec(**cases.TINY, optimizer="helpers.deadly:RankRaises"), tmp_path)
+
+
+def test_ranks_that_cannot_join_say_why(tmp_path):
+    with pytest.raises(LabError, match=r"^device='cuda:99': cannot be used here \(.*\); try cpu$"):
+        on_ranks(RunSpec(**cases.TINY), tmp_path, device="cuda:99")
+
+
+def test_ranks_stop_together(tmp_path):
+    (spec,) = cases.specs(1, epochs=100_000)
+    state, seen = on_ranks(spec, tmp_path, stop=None)
+    assert state == "stopped"
+    assert Store(tmp_path).run(spec).load_checkpoint()["step"] >= seen[0].step
+
+
+def test_a_run_that_another_process_trains_is_said_to_be_locked(tmp_path):
+    (spec,) = cases.specs(1)
+    held, release = worker.CONTEXT.Event(), worker.CONTEXT.Event()
+    holder = worker.start(worker.hold_lock, spec.to_dict(), str(tmp_path), held, release)
+    held.wait()
+    try:
+        with pytest.raises(LockedError, match="is being trained by pid"):
+            on_ranks(spec, tmp_path)
+    finally:
+        release.set()
+        holder.join()
+
+
+def test_all_tasks_are_called(tmp_path):
+    done = []
+    run_tasks([partial(Path.touch, tmp_path / str(n)) for n in range(3)], jobs=2, progress=done.append)
+    assert done == [1, 2, 3]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+    run_tasks([], jobs=2)
+
+
+def test_a_process_that_dies_is_replaced_once(tmp_path):
+    with pytest.raises(LabError, match="a process that prepares the study died; run the same command again"):
+        run_tasks([partial(deadly.write_or_die, tmp_path / "none" / "file")], jobs=1)
+    run_tasks([partial(deadly.write_or_die, tmp_path / "file")], jobs=1)
+    assert (tmp_path / "file").exists()
+
+
+def test_a_task_that_fails_is_an_error_of_one_line(tmp_path):
+    with pytest.raises(LabError, match=r"^FileExistsError: .*") as error:
+        run_tasks([partial(Path.mkdir, tmp_path)], jobs=1)
+    assert "\n" not in str(error.value)

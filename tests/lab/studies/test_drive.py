@@ -21,10 +21,10 @@ from dynabound.lab.spec import SCALES, TASKS
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
+from dynabound.lab.studies.cost import estimate_time
 from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES, STUDIES, WORKLOADS, choose
 from dynabound.lab.studies.search import GRIDS, search_lr
-from dynabound.lab.studies.simulate import estimate_time
 from helpers import tiny_studies as cases
 from helpers import worker
 

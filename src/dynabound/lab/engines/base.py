@@ -22,8 +22,8 @@ from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
 
 __all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "format_error", "handle_crash", "limit_threads", "record_failure", "run_with_events", "safe_path",
-           "start_process", "threads"]  # fmt: skip
+           "format_error", "handle_crash", "limit_threads", "process_context", "record_failure", "run_with_events",
+           "safe_path", "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 PROGRESS_INTERVAL = 0.2
@@ -103,7 +103,7 @@ def limit_threads(spec: RunSpec) -> None:
     torch.set_num_threads(min(torch.get_num_threads(), threads(spec, jobs=1)))
 
 
-def _process_context() -> Any:
+def process_context() -> Any:
     """The multiprocessing context of worker processes: a fork server with torch loaded, if the system has fork."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -125,17 +125,6 @@ def safe_path() -> Iterator[None]:
             del os.environ["PYTHONSAFEPATH"]
         else:
             os.environ["PYTHONSAFEPATH"] = before
-
-
-def start_process(target: Callable[..., None], *arguments: Any) -> tuple[Any, Any]:
-    """Start ``target(connection, *arguments)`` in a process; return our end of the connection, and the process."""
-    context = _process_context()
-    ours, theirs = context.Pipe()
-    process = context.Process(target=target, args=(theirs, *arguments), daemon=True)
-    with safe_path():
-        process.start()
-    theirs.close()  # otherwise the connection would stay open after the process has ended
-    return ours, process
 
 
 def run_with_events(

@@ -1,23 +1,36 @@
 """Runs on a Ray cluster, or on a Ray that is started on this machine: each run is one Ray task.
 
 Tasks send their events to an actor, the event queue; the driver polls it, and the reply to each message says whether to
-stop. The driver creates a marker folder with a random name in its store. A task that sees the marker shares the store's
+stop. The driver creates a probe, a file with a random name, in its store. A task that sees the probe shares the store's
 file system and trains there. Any other trains in a scratch folder, and the driver writes what it receives to the store.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import importlib
 import itertools
 import logging
+import os
+import shutil
+import signal
+import socket
+import sysconfig
+import tempfile
+import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from typing_extensions import Self
 
+import dynabound
+from dynabound._extras import missing
+from dynabound._files import write_whole
 from dynabound.lab.engines.base import (
     MAX_CRASHES,
     PROGRESS_INTERVAL,
@@ -27,15 +40,16 @@ from dynabound.lab.engines.base import (
     format_error,
     handle_crash,
     record_failure,
+    run_with_events,
 )
-from dynabound.lab.engines.ray_connection import connected
-from dynabound.lab.engines.ray_task import execute, locked_temporary_folder, pack, unpack
+from dynabound.lab.engines.pool import train_on_ranks
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import ENDED, Run, Store, StoreError
-from dynabound.lab.train import Progress
+from dynabound.lab.store import ENDED, Store, StoreError
+from dynabound.lab.tasks.download import ensure_downloaded
+from dynabound.lab.train import Progress, train
 
-__all__ = ["RayEngine"]
+__all__ = ["RayEngine", "check_reachable", "connected", "execute", "pack", "unpack"]
 
 log = logging.getLogger(__name__)
 _MAX_LOST_NODES = 10  # more than MAX_CRASHES: a lost node is rarely the fault of the run
@@ -51,8 +65,6 @@ class _Task:
     """Unique among the Ray tasks of this engine."""
     host: str = ""
     """The node of the attempt; empty until it has started."""
-    copy: _Copy | None = None
-    """Set if the attempt trains where the store is not visible."""
     crashes: int = 0
     lost_nodes: int = 0
 
@@ -65,8 +77,7 @@ class RayEngine:
     run save a checkpoint first.
 
     Args:
-        address: "auto", "host:port" or "ray://host:port"; None or "local": start Ray on this machine, for this
-            process alone.
+        address: "auto", "host:port" or "ray://host:port"; None or "local": start Ray on this machine.
         cpus: cores of a run, and its threads.
         gpus: GPUs of a run.
         ranks: processes of a run, which share its cores and GPUs.
@@ -95,8 +106,7 @@ class RayEngine:
         }
         self._tasks: dict[Any, _Task] = {}
         self._attempts = itertools.count(1)
-        self._markers: dict[Path, Path] = {}
-        self._marker_stack = contextlib.ExitStack()
+        self._probes: dict[Path, Path] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -137,7 +147,7 @@ class RayEngine:
         """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._tasks:
             yield from self._poll(stopping=False)
-        self._remove_markers()
+        self._remove_probes()
 
     def _stop(self) -> None:
         """Let running tasks save a checkpoint; cancel the waiting ones."""
@@ -150,30 +160,29 @@ class RayEngine:
             while self._tasks and time.monotonic() < deadline:
                 for event in self._poll(stopping=True):
                     log.debug("%s", event)
-        for ref, task in self._tasks.items():
+        for ref in self._tasks:
             self._ray.cancel(ref, force=True)
-            _close_copy(task)
         self._tasks.clear()
-        self._remove_markers()
+        self._remove_probes()
 
-    def _marker(self, store: Store) -> Path:
+    def _probe(self, store: Store) -> Path:
         root = store.root.resolve()
-        if root not in self._markers:
-            root.mkdir(parents=True, exist_ok=True)
-            self._markers[root] = self._marker_stack.enter_context(locked_temporary_folder(root, ".dynabound-probe-"))
-        return self._markers[root]
+        if root not in self._probes:
+            self._probes[root] = _create_probe(root)
+        return self._probes[root]
 
-    def _remove_markers(self) -> None:
-        self._marker_stack.close()
-        self._markers.clear()
+    def _remove_probes(self) -> None:
+        for probe in self._probes.values():
+            probe.unlink(missing_ok=True)
+        self._probes.clear()
 
     def _start(self, task: _Task) -> None:
-        task.attempt, task.host, task.copy = next(self._attempts), "", None
+        task.attempt, task.host = next(self._attempts), ""
         folder = task.store.run(task.spec).folder
         # Only a node that does not see the store fetches the files.
         files = [self._ray.put(pack(folder))] if any(folder.glob("checkpoint-*")) else []
-        marker = str(self._marker(task.store))
-        ref = self._remote.remote(task.spec.to_dict(), task.attempt, marker, self._queue, files, self._options)
+        probe = str(self._probe(task.store))
+        ref = self._remote.remote(task.spec.to_dict(), task.attempt, probe, self._queue, files, self._options)
         self._tasks[ref] = task
 
     def _poll(self, stopping: bool) -> Iterator[Event]:
@@ -181,8 +190,9 @@ class RayEngine:
             ended, _ = self._ray.wait(list(self._tasks), timeout=PROGRESS_INTERVAL)
             messages = self._ray.get(self._queue.take.remote(stopping))  # includes all messages of ended tasks
         except self._ray.exceptions.RayError as error:
-            reason = str(error).partition("\n")[0]
-            raise LabError(f"--engine ray: Ray is lost ({reason}); run the same command again to resume") from error
+            raise LabError(
+                f"--engine ray: Ray is lost ({_first_line(error)}); run the same command again to resume"
+            ) from error
         for message in messages:
             yield from self._receive(message)
         for ref in ended:
@@ -190,26 +200,14 @@ class RayEngine:
                 yield self._end(ref, self._tasks.pop(ref), stopping)
 
     def _receive(self, message: dict[str, Any]) -> Iterator[Event]:
-        attempt, host, session = message.pop("attempt"), message.pop("host"), message.pop("session", None)
-        progress = message.pop("progress")
-        event = Event(**message, progress=Progress(**progress) if progress else None)
-        ref, task = next((item for item in self._tasks.items() if item[1].attempt == attempt), (None, None))
-        if task is None:  # late event of an attempt that has failed
-            return
-        task.host = host
-        try:
-            _open_copy(task, session)
-            if task.copy and event.progress and event.progress.metrics:
-                task.copy.add(event.progress.metrics)
-        except (StoreError, OSError) as error:
-            self._ray.cancel(ref, force=True)
-            del self._tasks[ref]
-            event = _fail(task, str(error))
-        yield event
+        attempt, host, progress = message.pop("attempt"), message.pop("host"), message.pop("progress")
+        task = next((task for task in self._tasks.values() if task.attempt == attempt), None)
+        if task is not None:  # otherwise it is a late event of an attempt that has failed
+            task.host = host
+            yield Event(**message, progress=Progress(**progress) if progress else None)
 
     def _end(self, ref: Any, task: _Task, stopping: bool) -> Event:
         event, node_lost = self._result(ref, task)
-        _close_copy(task)
         if event.state == "failed":
             return _fail(task, event.error)
         if event.state != "crashed":
@@ -234,7 +232,7 @@ class RayEngine:
         except problems.RayTaskError as error:  # before training: a package is not installed on the node
             return Event(name, "failed", error=f"on {host}: {format_error(error.cause or error)}"), False
         except problems.RayError as error:
-            reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {str(error).partition(chr(10))[0]}"
+            reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {_first_line(error)}"
             return Event(name, "crashed", error=f"its process on {host} died{reason}"), False
 
 
@@ -263,57 +261,196 @@ def _start_event_queue(ray: Any) -> Any:
 
 
 def _save_result(task: _Task, state: str, error: str, session: dict[str, Any], files: dict[str, bytes]) -> Event:
-    """Write the files that a task returned."""
+    """The last event of a run; what a task returned that does not see the store is written first."""
+    run = task.store.run(task.spec)
     try:
-        _open_copy(task, session)
-        if task.copy:
-            task.copy.write(files)
-    except (StoreError, OSError) as problem:
-        return Event(task.spec.name, "failed", error=str(problem))
+        if session:
+            with run.lock():
+                run.begin(task.spec, {**session, "shared": False})
+                unpack(files, run.folder)
+    except StoreError as problem:
+        state, error = "failed", str(problem)
+    except OSError as problem:
+        remedy = "make room, or the folder writable, then run the same command again"
+        state, error = "failed", f"{run.folder}: cannot be written ({problem.strerror}); {remedy}"
     return Event(task.spec.name, state, error=error)
 
 
 def _fail(task: _Task, error: str) -> Event:
     """Record a failure, unless another process trains the run or has completed it."""
-    _close_copy(task)
-    if task.store.run(task.spec).status()["state"] not in ("running", *ENDED):
+    if task.store.run(task.spec).status()["state"] not in ENDED:
         record_failure(task.store, task.spec, error)
     return Event(task.spec.name, "failed", error=error)
 
 
-def _open_copy(task: _Task, session: dict[str, Any] | None) -> None:
-    """Start the driver's copy of a run that trains where the store is not visible; only such a run sends a session."""
-    if session and task.copy is None:
-        task.copy = _Copy(task.store.run(task.spec), task.spec, session)
+def _create_probe(root: Path) -> Path:
+    root.mkdir(parents=True, exist_ok=True)
+    number, path = tempfile.mkstemp(prefix=".dynabound-probe-", dir=root)
+    os.close(number)
+    return Path(path)
 
 
-def _close_copy(task: _Task) -> None:
-    if task.copy:
-        task.copy.close()
-        task.copy = None
-
-
-class _Copy:
-    """The driver's copy of a run that is trained where the store is not visible."""
-
-    def __init__(self, run: Run, spec: RunSpec, session: dict[str, Any]) -> None:
-        self._run = run
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(run.lock())
-            self._metrics = run.metrics()
-            run.begin(spec, {**session, "shared": False})
-            self._locked = stack.pop_all()
-
-    def add(self, metrics: dict[str, Any]) -> None:
-        self._metrics = [*self._metrics[: metrics["epoch"] - 1], metrics]
-        self._run.write_metrics(self._metrics)
-
-    def write(self, files: dict[str, bytes]) -> None:
+@contextlib.contextmanager
+def connected(address: str | None, modules: Sequence[str]) -> Iterator[Any]:
+    """The module ``ray``, connected to a cluster or, without an address, started here; a connection is left open."""
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # otherwise it reports dead workers on standard output
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise LabError(f"--engine ray: {missing(error, 'ray')}") from None
+    if ray.is_initialized():
+        yield ray
+        return
+    local = address in (None, "", "local")
+    code = [Path(dynabound.__file__).parent, *filter(None, map(_source_path, modules))]
+    with tempfile.TemporaryDirectory(prefix="dynabound-") as empty:
+        # Without a working directory, Ray's workers would import files of this process's.
+        environment = {"py_modules": list(map(str, code)), "working_dir": empty}
+        here = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
         try:
-            unpack(files, self._run.folder)
-        except OSError as error:
-            remedy = "make room, or the folder writable, then run the same command again"
-            raise StoreError(f"{self._run.folder}: cannot be written ({error.strerror}); {remedy}") from error
+            if not local:
+                check_reachable(str(address))
+            with _own_sigterm():
+                # The terminal shows the progress of the runs instead of Ray's messages.
+                ray.init(**(here if local else {"address": address}), runtime_env=environment,
+                         logging_level=logging.ERROR, log_to_driver=False)  # fmt: skip
+        except Exception as error:  # Ray raises Exception itself if a node has not started after 30 s
+            where = "--engine ray: Ray cannot be started here" if local else f"--address {address}: no Ray answers"
+            remedy = "run the same command again, or --engine local" if local else "start one: ray start --head"
+            raise LabError(f"{where} ({_first_line(error)}); {remedy}") from None
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
 
-    def close(self) -> None:
-        self._locked.close()
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep the handler of SIGTERM. Ray replaces it by one that prints a stack of addresses and aborts."""
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():  # only there can a handler be set
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def check_reachable(address: str) -> None:
+    """Raise OSError if nothing listens at ``address``: Ray itself would retry for minutes."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _source_path(name: str) -> Path | None:
+    """Where the code of a module is, to be sent to the nodes; None for an installed one, which they must have too."""
+    try:
+        module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # a foreign module may raise anything
+        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+        raise LabError(f"module {name!r}: cannot be imported ({reason}); install or repair it here") from None
+    file = module.__path__[0] if hasattr(module, "__path__") else getattr(module, "__file__", None)
+    if file is None:  # built into Python
+        return None
+    path = Path(file)
+    installed = [sysconfig.get_path(kind) for kind in ("purelib", "platlib", "stdlib")]
+    return None if any(path.is_relative_to(folder) for folder in installed) else path
+
+
+def pack(folder: Path) -> dict[str, bytes]:
+    """The files of a run by name; the status comes last, so that the others exist when it is written."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    paths = sorted(files, key=lambda path: path.name == "status.json")
+    kept = [path for path in paths if path.name not in ("lock", "spec.json", "environment.json")]
+    contents = {}
+    for path in kept:
+        with contextlib.suppress(FileNotFoundError):  # deleted by the process that trains the run
+            contents[str(path.relative_to(folder))] = path.read_bytes()
+    return contents
+
+
+def unpack(files: dict[str, bytes], folder: Path) -> None:
+    """Write what :func:`pack` read; its checkpoints replace the existing ones."""
+    for name, contents in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        write_whole(folder / name, contents)
+    new = {Path(name).parts[0] for name in files if name.startswith("checkpoint-")}
+    for path in folder.glob("checkpoint-*") if new else ():
+        if path.name not in new:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def execute(
+    fields: dict[str, Any], attempt: int, probe: str, queue: Any, files: list[Any], options: dict[str, Any]
+) -> tuple[str, str, dict[str, Any], dict[str, bytes]]:
+    """The Ray task: train a run and return state and error, and session and files if the driver cannot see them."""
+    import ray
+
+    spec = RunSpec.from_dict(fields)
+    torch.set_num_threads(options["threads"])
+    sender = _Sender(ray, queue, attempt)
+    sender.send(Event(spec.name, "started"))
+    if Path(probe).exists():
+        event = run_with_events(spec, Store(Path(probe).parent), sender.send, sender.stop, _trainer(**options))
+        sender.flush()
+        return event.state, event.error, {}, {}
+    with tempfile.TemporaryDirectory(prefix="dynabound-") as scratch:
+        run = Store(scratch).run(spec)
+        if files:
+            unpack(ray.get(files[0]), run.folder)
+        event = run_with_events(spec, Store(scratch), sender.send, sender.stop, _trainer(**options))
+        sender.flush()
+        return event.state, event.error, (run.environment() or [{}])[-1], pack(run.folder)
+
+
+def _trainer(*, ranks: int, threads: int, data_dir: str | None, device: str) -> Callable[..., str]:
+    def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:
+        ensure_downloaded(spec.task, data_dir)
+        options = {"data_dir": data_dir, "device": device, **callbacks}
+        if ranks > 1:
+            return train_on_ranks(spec, store, ranks=ranks, threads=threads, **options)
+        return train(spec, store, **options).state
+
+    return trainer
+
+
+class _Sender:
+    """Sends a task's events to the driver, at most every ``PROGRESS_INTERVAL`` s; the reply says whether to stop."""
+
+    def __init__(self, ray: Any, queue: Any, attempt: int) -> None:
+        self._ray, self._queue, self._attempt = ray, queue, attempt
+        self._messages: list[dict[str, Any]] = []
+        self._reply: Any = None
+        self._stopped, self._time = False, 0.0
+
+    def send(self, event: Event) -> None:
+        last: dict[str, Any] = self._messages[-1] if self._messages else {"state": ""}
+        if last["state"] == "running" and not last["progress"]["metrics"]:
+            self._messages.pop()  # this event replaces it
+        message = {**dataclasses.asdict(event), "attempt": self._attempt, "host": socket.gethostname()}
+        self._messages.append(message)
+        self.stop()
+
+    def stop(self) -> bool:
+        if time.monotonic() - self._time < PROGRESS_INTERVAL:
+            return self._stopped
+        if self._reply is None or self._ray.wait([self._reply], timeout=0)[0]:
+            self._exchange()
+        return self._stopped
+
+    def flush(self) -> None:
+        """Return when all messages have arrived."""
+        self._exchange()
+        self._exchange()
+
+    def _exchange(self) -> None:
+        try:
+            self._stopped = self._stopped or (self._reply is not None and self._ray.get(self._reply))
+        except self._ray.exceptions.RayError:  # the driver is gone
+            self._stopped = True
+        self._reply, self._messages = self._queue.put.remote(self._messages), []
+        self._time = time.monotonic()

@@ -1,24 +1,33 @@
-"""What a set of runs would cost: operations and bytes counted, and a step measured on this machine.
+"""What a set of runs would cost, and how long studies take on N workers.
 
-Neither the data sets nor a GPU are needed: the networks are on torch's meta device.
+Operations and bytes are counted, a step is measured on this machine. Neither the data sets nor a GPU are needed: the
+networks are on torch's meta device. Searches are simulated with synthetic losses, and their runs scheduled.
 """
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from dynabound.lab.engines.base import threads
+from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec, workload_key, workload_title
+from dynabound.lab.store import Store
+from dynabound.lab.studies.plan import StoredRuns, wanted
+from dynabound.lab.studies.recipes import Study
+from dynabound.lab.studies.search import GRIDS
 from dynabound.lab.tasks import models, optimizers
 from dynabound.lab.tasks.catalog import SOURCES
 from dynabound.lab.tasks.datasets import Data, Images, Text, load
@@ -26,7 +35,8 @@ from dynabound.lab.tasks.models import LanguageModel
 from dynabound.lab.training.batches import make_batches
 from dynabound.lab.training.loop import Training
 
-__all__ = ["GPU_FLOPS", "STEP_SECONDS", "Cost", "Profile", "estimate", "gpu_seconds", "profile", "size"]
+__all__ = ["ASSUMED", "GPU_FLOPS", "STEP_SECONDS", "Cost", "Profile", "chains", "estimate", "estimate_time",
+           "gpu_seconds", "profile", "schedule", "size", "synthetic_loss"]  # fmt: skip
 
 GPU_FLOPS = 10e12
 """Operations per second that a data-centre GPU is assumed to sustain on these networks."""
@@ -38,6 +48,15 @@ _TIMED_IMAGES = 16  # per step with more operations, scaled up to a batch: one o
 _TIMED_STEPS = 3
 _METRICS_BYTES = 300  # of an epoch
 _RATES_BYTES = 130  # of a layer and an epoch
+ASSUMED = (
+    "each search finds its best learning rate inside its first grid, and SGD's finer pass a better one; "
+    "stored runs are better than all runs still to do",
+    "a run takes as long as others of its workload, even if it diverges early; an interrupted one counts in full",
+)
+"""Assumptions about runs that have not ended."""
+_WORSE = 1e9  # than any real loss
+_NEAR = 1.1  # a makespan of at most this multiple of a lower bound is limited by it
+_BETWEEN = 1.8  # times the middle of a grid: not in any grid, and nearest to the factor 2 of the finer pass
 
 
 @dataclass(frozen=True)
@@ -75,11 +94,8 @@ class Cost:
 
 def estimate(specs: Iterable[RunSpec], progress: Callable[[str], None] = lambda _: None) -> list[Cost]:
     """The cost of ``specs``, each run counted once; some steps of each workload are timed."""
-    workloads: dict[RunSpec, list[RunSpec]] = {}
-    for spec in dict.fromkeys(specs):
-        workloads.setdefault(workload_key(spec), []).append(spec)
     costs = []
-    for key, runs in workloads.items():
+    for key, runs in _by_workload(dict.fromkeys(specs)).items():
         title = workload_title(key)
         progress(title)
         counted, epochs = profile(key), sum(spec.epochs for spec in runs)
@@ -87,6 +103,13 @@ def estimate(specs: Iterable[RunSpec], progress: Callable[[str], None] = lambda 
         seconds = epochs * (counted.steps + counted.evaluated) * _step_seconds(key)
         costs.append(Cost(title, len(runs), epochs * counted.steps, epochs * counted.flops, hours, seconds))
     return costs
+
+
+def _by_workload(specs: Iterable[RunSpec]) -> dict[RunSpec, list[RunSpec]]:
+    workloads: dict[RunSpec, list[RunSpec]] = defaultdict(list)
+    for spec in specs:
+        workloads[workload_key(spec)].append(spec)
+    return workloads
 
 
 def gpu_seconds(spec: RunSpec, flops_per_second: float = GPU_FLOPS) -> float:
@@ -163,26 +186,18 @@ def _step_seconds(spec: RunSpec) -> float:
     batch, counted = int(spec.batch_size or 1), profile(spec)
     short = spec.text or counted.flops / counted.steps < _TIMED_FLOPS
     small = batch if short else min(batch, _TIMED_IMAGES)
-    with torch.random.fork_rng([]), _as_many_threads_as(spec):
-        training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
-        batches = training.train_epoch()
-        next(batches)  # the first is slower
-        times = [time.perf_counter()]
-        for _ in range(_TIMED_STEPS):
-            next(batches)
-            times.append(time.perf_counter())
-    return statistics.median(end - start for start, end in itertools.pairwise(times)) * batch / small
-
-
-@contextmanager
-def _as_many_threads_as(spec: RunSpec) -> Iterator[None]:
-    """Use the number of threads that a run on its own has."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads(spec, jobs=1))
     try:
-        yield
+        with torch.random.fork_rng([]):
+            training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
+            batches = training.train_epoch()
+            next(batches)  # the first is slower
+            times = [time.perf_counter()]
+            times += [time.perf_counter() for _ in itertools.islice(batches, _TIMED_STEPS)]
     finally:
         torch.set_num_threads(before)
+    return statistics.median(end - start for start, end in itertools.pairwise(times)) * batch / small
 
 
 def _stand_in(spec: RunSpec) -> Data:
@@ -197,3 +212,140 @@ def _stand_in(spec: RunSpec) -> Data:
     images = torch.zeros(1, source.channels, height, width, dtype=torch.uint8).expand(source.train_images, -1, -1, -1)
     labels = torch.zeros(source.train_images, dtype=torch.long)
     return Images((images, labels), (images[:held_out], labels[:held_out]))
+
+
+def chains(studies: Iterable[Study], scale: str, store: Store) -> list[list[list[RunSpec]]]:
+    """For each row of the studies, the remaining runs in stages."""
+    runs = StoredRuns(store)
+    return [_chain(replace(study, rows=(row,)), scale, runs) for study in studies for row in study.rows]
+
+
+def _chain(study: Study, scale: str, runs: StoredRuns) -> list[list[RunSpec]]:
+    done: set[str] = set()
+    stored = runs.losses(())
+
+    def loss(spec: RunSpec) -> float | None:
+        known = stored(spec)
+        return synthetic_loss(spec) if known is None and spec.name in done else known
+
+    stages: list[list[RunSpec]] = []
+    while True:
+        specs = [spec for spec in wanted([study], scale, runs, loss, assume=True) if loss(spec) is None]
+        if not specs:
+            return stages
+        stages.append(specs)
+        done |= {spec.name for spec in specs}
+
+
+def synthetic_loss(spec: RunSpec) -> float:
+    """A loss whose minimum is near the middle of the method's grid."""
+    lrs = GRIDS[spec.optimizer].lrs if spec.optimizer in GRIDS else (1.0,)
+    return _WORSE + abs(math.log(spec.lr / lrs[len(lrs) // 2] / _BETWEEN))
+
+
+def schedule(rows: Sequence[Sequence[Sequence[str]]], seconds: Mapping[str, float], workers: int) -> tuple[float, int]:
+    """The time of all runs, and the largest number of them at a time, if each goes to the first idle worker.
+
+    A row has its runs in stages: those of a stage are known when those of the stage before have ended. The next stages
+    are requested when a worker would be idle, as :func:`dynabound.lab.studies.drive.complete` does. A run that several
+    rows share is executed once.
+
+    >>> rows, seconds = [[["a", "b"], ["c"]], [["d"], ["e"]]], dict(a=1.0, b=3.0, c=1.0, d=2.0, e=3.0)
+    >>> [schedule(rows, seconds, workers) for workers in (1, 2, 3)]
+    [(10.0, 1), (6.0, 2), (5.0, 3)]
+    """
+    left, queue = [deque(row) for row in rows], deque[str]()
+    running: list[tuple[float, str]] = []
+    known, ended = set[str](), set[str]()
+    clock, most = 0.0, 0
+    while True:
+        for stages in () if queue else left:
+            while stages and ended.issuperset(stages[0]):
+                stages.popleft()
+            new = [name for name in dict.fromkeys(stages[0] if stages else ()) if name not in known]
+            known.update(new)
+            queue.extend(new)
+        while queue and len(running) < workers:
+            name = queue.popleft()
+            heapq.heappush(running, (clock + seconds[name], name))
+        if not running:
+            return clock, most
+        most = max(most, len(running))
+        clock, name = heapq.heappop(running)
+        ended.add(name)
+
+
+def estimate_time(
+    studies: Iterable[Study], scale: str, store: Store, workers: Iterable[int], flops: float
+) -> dict[str, Any]:
+    """The remaining runs, their cost, and their time on each number of ``workers``, for JSON.
+
+    A run takes as long as the finished runs of its workload in ``store`` took. If there are none, its time is assumed
+    to be that of a GPU with ``flops`` operations per second.
+    """
+    rows = chains(studies, scale, store)
+    specs = {spec.name: spec for row in rows for stage in row for spec in stage}
+    measured = _measure(store)
+    seconds = {name: spec.epochs * measured[key][0] if (key := workload_key(spec)) in measured
+               else gpu_seconds(spec, flops) for name, spec in specs.items()}  # fmt: skip
+    workloads = [_workload(key, runs, seconds, measured) for key, runs in _by_workload(specs.values()).items()]
+    names = [[[spec.name for spec in stage] for stage in row] for row in rows]
+    work = math.fsum(seconds.values())
+    chain, most = schedule(names, seconds, len(specs) or 1)
+    return {
+        "scale": scale,
+        "assumed": list(ASSUMED),
+        "workloads": workloads,
+        "runs": len(specs),
+        "at_once": most,
+        "flops": math.fsum(each["flops"] for each in workloads),
+        "work_seconds": work,
+        "chain_seconds": chain,
+        "bytes": sum(each["bytes"] for each in workloads),
+        "largest_bytes": max(map(size, specs.values()), default=0),
+        "schedules": [_on_workers(number, *schedule(names, seconds, number), work, chain) for number in workers],
+    }
+
+
+def _workload(
+    key: RunSpec, runs: list[RunSpec], seconds: Mapping[str, float], measured: Mapping[RunSpec, tuple[float, str]]
+) -> dict[str, Any]:
+    counted = profile(key)
+    return {
+        "workload": workload_title(key),
+        "runs": len(runs),
+        "parameters": counted.parameters,
+        "flops": math.fsum(spec.epochs * counted.flops for spec in runs),
+        "seconds": math.fsum(seconds[spec.name] for spec in runs),
+        "time": f"measured: {measured[key][1]}" if key in measured else "assumed",
+        "bytes": sum(map(size, runs)),
+    }
+
+
+def _on_workers(workers: int, makespan: float, most: int, work: float, chain: float) -> dict[str, Any]:
+    share = work / workers
+    limit = "both: some chains begin late"
+    if makespan <= _NEAR * max(share, chain):
+        limit = "total work" if share >= chain else "longest chain of runs"
+    utilisation = share / makespan if makespan else 1.0
+    return {"workers": workers, "makespan": makespan, "work": work, "most": most, "utilisation": utilisation,
+            "share": share, "limit": limit}  # fmt: skip
+
+
+def _measure(store: Store) -> dict[RunSpec, tuple[float, str]]:
+    """For each workload with finished runs in ``store``, by its key: seconds per epoch, and where they come from."""
+    runs: dict[RunSpec, list[tuple[list[float], set[str]]]] = defaultdict(list)
+    for run in store.runs():
+        try:
+            if run.status()["state"] == "finished":
+                times = [line["seconds"] for line in run.metrics()]
+                runs[workload_key(run.spec())].append((times, {each.get("device", "?") for each in run.environment()}))
+        except LabError:  # damaged: it will be run again
+            continue
+    return {
+        key: (
+            statistics.fmean(itertools.chain.from_iterable(times for times, _ in found)),
+            f"{len(found)} runs on {', '.join(sorted(set().union(*(devices for _, devices in found))))}",
+        )
+        for key, found in runs.items()
+    }
