@@ -130,14 +130,6 @@ def test_foreach_loses_no_update_of_16_bit_parameters_that_share_memory():
     assert torch.equal(*results)
 
 
-def test_errors_name_complex_parameters_too():
-    p = nn.Parameter(torch.ones(3, dtype=torch.complex64))
-    optimizer = AdaBound([("phase", p)])
-    p.grad = torch.ones(3, dtype=torch.complex64).to_sparse()
-    with pytest.raises(RuntimeError, match="parameter 'phase'"):
-        optimizer.step()
-
-
 def test_a_parameter_that_is_a_lazy_view_raises():
     for view in (torch._neg_view(torch.ones(3)), torch.ones(3, dtype=torch.complex64).conj()):
         with pytest.raises(ValueError, match="parameter 0 is a lazily negated or conjugated view"):

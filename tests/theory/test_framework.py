@@ -169,12 +169,6 @@ def test_no_feasible_point_is_nearer_than_the_projection(y, seed):
         assert (((others - y) ** 2 / rate).sum(1) >= distance * (1 - 1e-9) - 1e-12).all()
 
 
-def test_bounds_from_json_are_those_of_a_tuple():
-    made, given = (Method("AdaBound", bounds=kind(["constant", 0.5, 2.0])) for kind in (list, tuple))
-    assert made == given
-    race([(theorem_1(50), made)], 5)
-
-
 def test_a_coordinate_without_a_rate_does_not_move():
     x = Ball(1.0).project(np.array([0.6, 5.0]), np.array([0.0, 2.0]))
     np.testing.assert_allclose(x, [0.6, 0.8])
