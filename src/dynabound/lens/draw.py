@@ -116,6 +116,8 @@ def evolution(
         _evolve(axes, name, series, times)
         if final_lr is not None:
             axes.axhline(final_lr, color=BLACK, linewidth=0.8, label=f"final learning rate {final_lr:g}")
+            low, high = axes.get_ylim()
+            axes.set_ylim(min(low, final_lr / 1.2), max(high, final_lr * 1.2))
         axes.set(xlabel=unit, ylabel="learning rate (log scale)")
         axes.xaxis.set_major_locator(need("matplotlib.ticker").MaxNLocator(8, integer=unit == "step"))
     for axes in grid[len(panels) :]:

@@ -76,9 +76,9 @@ def test_each_claim_can_fail(ends, words, expected):
 @pytest.mark.parametrize(
     ("sgdm", "counts"),
     [
-        (96.9, "supported on 2, refuted on 0, undecided on 0 of 2 networks (differences: +0.1 points)"),
-        (99.5, "supported on 0, refuted on 2, undecided on 0 of 2 networks (differences: −2.5 points)"),
-        (99.0, "supported on 0, refuted on 0, undecided on 2 of 2 networks (differences: −2.0 points)"),
+        (96.9, "2 supported, 0 refuted, 0 undecided (differences: +0.1 points)"),
+        (99.5, "0 supported, 2 refuted, 0 undecided (differences: −2.5 points)"),
+        (99.0, "0 supported, 0 refuted, 2 undecided (differences: −2.0 points)"),
     ],
 )
 def test_the_page_says_whether_to_tune(sgdm, counts):
@@ -87,7 +87,7 @@ def test_the_page_says_whether_to_tune(sgdm, counts):
     assert first.startswith("AdaBound with suggested learning rates − the best searched method, not worse by more than")
     assert first.endswith(counts)
     assert costs.endswith("a suggestion 150")
-    assert "supported on 0, refuted on 2, undecided on 0 of 2 networks (differences: −7.0 points)" in defaults
+    assert "0 supported, 2 refuted, 0 undecided (differences: −7.0 points)" in defaults
     assert [dot.row for dot in found.figure.dots] == [f"{name}\n(best: SGDM)" for name in PANELS]
 
 

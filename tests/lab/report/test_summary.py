@@ -140,9 +140,9 @@ def test_a_study_counts_the_papers_claims_or_ours():
 
 def test_a_fact_counts_the_networks_and_gives_the_range():
     found = [verdict(SUPPORTED, 1.26), verdict(UNDECIDED, -0.5)]
-    counts = "supported on 1, refuted on 0, undecided on 1 of 2 networks (differences: −0.5 to +1.3 points)"
+    counts = "1 supported, 0 refuted, 1 undecided (differences: −0.5 to +1.3 points)"
     assert _count("A − B", found) == f"A − B: {counts}"
-    assert _count("A − B", found[:1]).endswith("undecided on 0 of 1 network (differences: +1.3 points)")
+    assert _count("A − B", found[:1]).endswith("0 undecided (differences: +1.3 points)")
 
 
 def timed(seconds, cpus):

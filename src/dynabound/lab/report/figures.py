@@ -28,7 +28,7 @@ __all__ = [
     "side_by_side",
 ]  # fmt: skip
 
-VERSION = 12
+VERSION = 13
 """Raise this when a drawing changes, so that old files are drawn again."""
 
 

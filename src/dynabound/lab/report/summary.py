@@ -120,7 +120,7 @@ class Report:
                 mine = [found[other].verdict for found in self.networks.values()
                         if other in found and found[other].text == text]  # fmt: skip
                 if mine:
-                    lines.append(_count(f"On {kind} AdaBound ends better than {other}", mine))
+                    lines.append(_count(f"{len(mine)} networks on {kind}, AdaBound ends better than {other}", mine))
         return lines
 
     @property
@@ -314,12 +314,12 @@ def _facts(
 
 def _count(subject: str, verdicts: Sequence[Verdict]) -> str:
     """A line in the one form that all counts have."""
-    words = ", ".join(f"{word} on {count}" for word, count in count_verdicts(verdicts).items()
+    words = ", ".join(f"{count} {word}" for word, count in count_verdicts(verdicts).items()
                       if count or word != NOT_TESTABLE)  # fmt: skip
     differences = sorted(each.difference for each in verdicts if each.difference is not None)
     units = " or ".join(dict.fromkeys(each.unit for each in verdicts if each.unit))
     range_ = f" (differences: {_range(differences, '+.1f')} {units})" if differences else ""
-    return f"{subject}: {words} of {len(verdicts)} network{'s'[: len(verdicts) != 1]}{range_}"
+    return f"{subject}: {words}{range_}"
 
 
 def _range(numbers: Sequence[float], form: str = ",") -> str:
