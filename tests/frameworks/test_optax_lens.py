@@ -98,7 +98,7 @@ def test_the_history_checks_its_arguments(options, error):
 
 @pytest.mark.parametrize("amsbound", [False, True])
 def test_moments_go_to_torch_and_back(amsbound):
-    """A training that changes its framework twice is the training that does not."""
+    """A run that changes its framework twice is the run that does not."""
     module, optimizer, _, tx, params, state, _ = training(amsbound=amsbound)
 
     def to_params(weights):

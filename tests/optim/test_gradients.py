@@ -85,7 +85,7 @@ def test_which_memory_orders_the_kernel_supports():
     for name, (data, grad) in layouts().items():
         state = [torch.zeros_like(data) for _ in range(2)]
         step = torch.zeros((), dtype=torch.int64)
-        keys, _ = _fused.scan([data], [grad], [state[0]], [state[1]], [], [step])
+        keys, _ = _fused._kernel.scan([data], [grad], [state[0]], [state[1]], [], [step])
         if keys[0]:
             supported.add(name)
     assert supported == {"contiguous", "channels-last", "transposed", "unaligned", "size-one-dimension"}
