@@ -45,8 +45,8 @@ LEVEL = len(LEVELS) - 1
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 """Supported dtypes, real or complex. The state has the same dtype, or float32 for the 16-bit ones.
 
-The kernel updates plain CPU tensors whose parameter, gradient and state have one dense memory order. Its ``scan`` returns
-(kind, step count) of each of these, None for the others, and the kernel's entries.
+The kernel supports plain CPU tensors where parameter, gradient and state have one dense memory order. Its ``scan``
+gives (kind, step count) of each parameter, None for those that are not supported, and the kernel's entries.
 """
 
 

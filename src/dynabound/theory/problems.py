@@ -77,7 +77,7 @@ def _smallest(condition: Callable[[Any], Any], first: int, stride: int, name: st
         if meets.any():
             return int(candidates[meets.argmax()])
     raise ValueError(
-        f"{name}: the theorem allows no C up to {MAX_PERIOD:,}, the largest that is run; choose smaller betas, or give C"
+        f"{name}: the theorem allows no C up to {MAX_PERIOD:,}, the largest that is run; give C, or smaller betas"
     )
 
 
