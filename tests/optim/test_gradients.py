@@ -29,18 +29,6 @@ def test_parameters_without_a_gradient_keep_their_own_count(backend):
         np.testing.assert_allclose(p.detach().numpy(), reference.x, rtol=1e-12)
 
 
-@pytest.mark.parametrize("backend", backends())
-@pytest.mark.parametrize("shape", [(), (0,), (3, 0), (1,), (1, 1)])
-def test_small_and_empty_shapes(shape, backend):
-    p = nn.Parameter(torch.ones(shape, dtype=torch.float64))
-    optimizer = AdaBound([p, nn.Parameter(torch.ones(2, dtype=torch.float64))], **backend)
-    reference = Reference(np.ones(shape))
-    for _ in range(3):
-        p.grad = torch.full(shape, 0.5, dtype=torch.float64)
-        optimizer.step()
-        np.testing.assert_allclose(p.detach().numpy(), reference.step(p.grad.numpy()), rtol=1e-12)
-
-
 def layouts():
     """Parameters and gradients in the memory orders of real networks, and stranger ones."""
     torch.manual_seed(0)

@@ -146,28 +146,6 @@ def test_an_upper_bound_that_rises_needs_its_largest_value():
     assert corrected(run)[0] == pytest.approx(0.5 + 100)  # R∞ of only the first step is 1
 
 
-@pytest.mark.parametrize("gamma", [0.001, 0.1, 2.0])
-@pytest.mark.parametrize("final_lr", [1.0, 0.1])
-def test_m_is_sharp(gamma, final_lr):
-    def gap(t):
-        lower, upper = 1 - 1 / (gamma * t + 1), 1 + 1 / (gamma * (t - 1)) if t > 1 else math.inf
-        return (t / lower - (t - 1) / upper) / final_lr
-
-    stated = certificate("harmonic", gamma, final_lr, steps=10, diameter=1, gradient_bound=1).m
-    assert stated == pytest.approx((1 + 2 / gamma) / final_lr)
-    gaps = [gap(t) for t in (1, 2, 10, 1000, 10**6)]
-    assert max(gaps) <= stated * (1 + 1e-9)
-    assert gaps[-1] > 0.99 * stated
-
-
-def test_certificate_of_bounds_without_a_guarantee():
-    found = certificate(("constant", 0.0, math.inf), steps=10, diameter=2.0, gradient_bound=1.0)
-    assert math.isinf(found.regret)
-    assert not found.lower_positive
-    found = certificate("harmonic", steps=100, diameter=2.0, gradient_bound=1.0)
-    assert found.average == found.regret / 100
-
-
 @pytest.mark.parametrize(
     ("method", "function", "message"),
     [

@@ -320,9 +320,8 @@ def _caveats_1(demo: Demonstration, problem: problems.Line, alpha: float, scheme
     steps = demo.settings["steps"]
 
     def adam(claim: str, shown: str, changed: dict[str, Any], of: Statement | None) -> None:
-        run = simulate([(problem, Method("Adam", **{**numbers, "alpha": alpha, "scheme": scheme, **changed}))], steps)[
-            0
-        ]
+        method = Method("Adam", **{**numbers, "alpha": alpha, "scheme": scheme, **changed})
+        run = simulate([(problem, method)], steps)[0]
         first = first_below_0(run)
         measured = f"first x < 0 at t = {first:,}" if first else "never x < 0"
         demo.judge(claim, measured, first is None, shown, of=of)

@@ -150,10 +150,7 @@ def _judge_proof(demo: Demonstration, trials: list[_Trial], gammas: Sequence[flo
         shares[f"{gamma:g}"] = {name: float(np.mean(values)) for name, values in found.items()}
         parts = [f"{np.mean(x):.1%} ({name}; single runs {min(x):.0%} to {max(x):.0%})" for name, x in found.items()]
         measured = f"decreases at {', '.join(parts)} of all (t, i)"
-        never, claim = (
-            not any(any(values) for values in found.values()),
-            "1/η_t never decreases (the proof's last step)",
-        )
+        never, claim = not any(map(any, found.values())), "1/η_t never decreases (the proof's last step)"
         demo.judge(claim, measured, never, f"γ = {gamma:g}", of=INVERSE_RATES_GROW)
     demo.data["share"] = shares
     threshold = demo.data["gamma_threshold"] = _threshold()
@@ -289,12 +286,9 @@ def _judge_corollary(demo: Demonstration, small: dict[str, Any]) -> None:
     for beta1, decay in ((0.0, 0.5), (1e-9, 0.5)):
         run = simulate([problems.smallest_counterexample(4, beta1=beta1, beta1_decay=decay, **small)], 4)[0]
         r, right = float(regret(run)[-1]), float(corollary(run)[-1])
-        measured, shown = (
-            f"R_T = {r:.4f}, right-hand side {right:.4g}",
-            f"smallest, T = 4, β₁ = {beta1:g}, λ = {decay:g}",
-        )
-        claim = "The corollary's inequality"
-        demo.judge(claim, measured, r <= right, shown, of=COROLLARY)
+        measured = f"R_T = {r:.4f}, right-hand side {right:.4g}"
+        shown = f"smallest, T = 4, β₁ = {beta1:g}, λ = {decay:g}"
+        demo.judge("The corollary's inequality", measured, r <= right, shown, of=COROLLARY)
 
 
 def _meets(method: Method, horizon: int) -> bool:
