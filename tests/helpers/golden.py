@@ -28,12 +28,13 @@ def has_keys(value, golden):
 
 def _write() -> None:
     """A run folder with a checkpoint, a sharded one, a ledger and a suggestion; and how the stopped runs end."""
+    from dynabound.lab.training.suggested import suggest_rates
+
     from dynabound.lab.ledger import Entry, Ledger
     from dynabound.lab.spec import RunSpec
     from dynabound.lab.store import Store
     from dynabound.lab.studies import suggestions
     from dynabound.lab.train import train
-    from dynabound.lab.training.suggested import suggest_rates
     from helpers import worker
     from helpers.runs import without_seconds
 
