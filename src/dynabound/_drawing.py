@@ -146,22 +146,18 @@ def save(name: str, data: dict[str, Any], folder: Path, draw: Callable[[], Figur
 
     Raise ``version`` when a drawing changes, so that old files are drawn again.
     """
-    text = json.dumps({"format": version, **data}, sort_keys=True)
-    digest = hashlib.sha256(text.encode()).hexdigest()
+    digest = hashlib.sha256(json.dumps({"format": version, **data}, sort_keys=True).encode()).hexdigest()
     paths, record = [folder / f"{name}.{kind}" for kind in FILE_KINDS], folder / f"{name}.json"
     try:
-        stored = json.loads(record.read_bytes())
-        if (stored["digest"], stored["sha256"]) == (digest, _sums([path.read_bytes() for path in paths])):
+        if json.loads(record.read_bytes())["digest"] == digest and all(path.is_file() for path in paths):
             return paths
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError):
         pass  # damaged or missing
     folder.mkdir(parents=True, exist_ok=True)
     record.unlink(missing_ok=True)  # if the process is killed before the last line, the figure is drawn again
-    drawn = render(name, draw, FILE_KINDS)
-    for path, file in zip(paths, drawn.values(), strict=True):
+    for path, file in zip(paths, render(name, draw, FILE_KINDS).values(), strict=True):
         write_whole(path, file, durable=False)
-    contents = json.dumps({"digest": digest, "sha256": _sums(drawn.values()), **data})
-    write_whole(record, contents.encode(), durable=False)
+    write_whole(record, json.dumps({"digest": digest, **data}).encode(), durable=False)
     return paths
 
 
@@ -176,11 +172,6 @@ def render(name: str, draw: Callable[[], Figure], kinds: Iterable[str]) -> dict[
             figure.savefig(buffer, format=kind, dpi=130, metadata=_METADATA[kind])
             files[kind] = buffer.getvalue()
     return files
-
-
-def _sums(files: Iterable[bytes]) -> list[str]:
-    """The checksum of each file."""
-    return [hashlib.sha256(contents).hexdigest() for contents in files]
 
 
 def _fix_layout(figure: Figure) -> None:

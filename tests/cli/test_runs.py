@@ -105,7 +105,7 @@ def test_an_option_before_the_command_is_not_ignored(dynabound, option):
 
 
 def test_names_of_data_sets_are_checked_before_a_download(dynabound, monkeypatch):
-    monkeypatch.setattr("dynabound.cli.runs.fetch_data", lambda *_: pytest.fail("downloads"))
+    monkeypatch.setattr("dynabound.cli.runs.download", lambda *_: pytest.fail("downloads"))
     assert "data set 'nope': nothing to fetch" in dynabound("data", "fetch", "mnist", "nope", code=1).stderr
 
 

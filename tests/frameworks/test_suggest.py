@@ -1,7 +1,6 @@
 """suggest for Optax: torch's answer on the same problem, from one compiled step. Keras's is in backend/."""
 
 import math
-from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -88,11 +87,6 @@ def test_options_are_arguments_of_the_optimizer():
     adabound(**suggestion.options)
     assert str(suggestion).startswith("learning_rate = ")
     assert type(suggestion).from_dict(suggestion.to_dict()) == suggestion
-
-
-def test_an_optimizer_with_further_arguments():
-    found = suggest(jnp.zeros(8), line, LINE, 200, optimizer=partial(adaboundw, mask=False), weight_decay=0.1)
-    assert found.options["weight_decay"] == 0.1
 
 
 def test_errors():

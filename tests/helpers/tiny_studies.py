@@ -94,7 +94,7 @@ def assert_added_runs_are_run(engine, store: Store) -> None:
 
 def hide_marker(monkeypatch) -> None:
     """Make Ray tasks believe that they do not see the driver's store: they look for a marker that is not there."""
-    missing = lambda root, prefix: nullcontext(root / ".seen-by-none")  # noqa: E731
+    missing = lambda root, prefix: nullcontext(root / ".dynabound-probe-none")  # noqa: E731
     monkeypatch.setattr("dynabound.lab.engines.ray.locked_temporary_folder", missing)
 
 

@@ -82,7 +82,7 @@ def test_on_the_same_machine_the_last_bit_counts(entries):
 
 
 @pytest.mark.parametrize(("spec", "factor", "state"), [(SPEC, 1.0001, "close"), (SPEC, 2, "differs"),
-                                                       (TEXT, 1.04, "close"), (TEXT, 1.06, "differs")])  # fmt: skip
+                                                       (TEXT, 1.002, "close"), (TEXT, 1.004, "differs")])  # fmt: skip
 def test_on_another_machine_the_last_epoch_counts_within_the_tolerance(spec, factor, state, entries):
     key = f"test_{spec.metric}"
     there = elsewhere(changed(entries[spec], **{key: entries[spec].metrics[-1][key] * factor}), cpu="another")
@@ -109,7 +109,9 @@ def test_on_another_machine_a_chaotic_run_may_differ_by_the_spread_of_its_seeds(
     chaotic, calm = (value, 1.1 * value, 1.2 * value), (value, 1.001 * value, 1.002 * value)
     assert verify(there, others=seeds(*chaotic)).state == "close"
     slightly = (value, 1.05 * value, 1.1 * value)
-    assert "tolerance 19%" in verify(there, others=seeds(*slightly)).reason, "four standard deviations of 0.05 in 1.05"
+    assert "tolerance 19.0 %" in verify(there, others=seeds(*slightly)).reason, (
+        "four standard deviations of 0.05 in 1.05"
+    )
     assert verify(there, others=seeds(*calm)).state == "differs"
     assert verify(there, others=[*seeds(*calm), *seeds(*chaotic, lr=1.0)]).state == "differs"
     assert verify(there, others=seeds(*chaotic, lr=1.0)).state == "close"
@@ -117,7 +119,7 @@ def test_on_another_machine_a_chaotic_run_may_differ_by_the_spread_of_its_seeds(
 
 
 def test_no_spread_excuses_a_false_result(entries):
-    """The tolerance is limited, and the first epoch must agree: there chaos has not grown yet."""
+    """The first epoch must agree: there chaos has not grown yet."""
 
     def others(key):
         return [
@@ -126,13 +128,13 @@ def test_no_spread_excuses_a_false_result(entries):
         ]
 
     first, last = entries[SPEC].metrics
-    for place, key in ((0, "test_accuracy"), (1, "test_accuracy"), (0, "train_accuracy")):
+    for key in ("test_accuracy", "train_accuracy"):
         metrics = [dict(first), dict(last)]
-        metrics[place][key] += 0.11 if place else 0.04
+        metrics[0][key] += 0.011
         false = elsewhere(dataclasses.replace(entries[SPEC], metrics=metrics), cpu="another")
         found = verify(false, others=others(key))
         assert found.state == "differs"
-        assert f"epoch {place + 1}: {key}" in found.reason
+        assert f"epoch 1: {key}" in found.reason
 
 
 def test_the_last_epoch_that_both_have_is_compared(entries):
@@ -146,7 +148,7 @@ def test_the_last_epoch_that_both_have_is_compared(entries):
 def test_points_of_accuracy_are_counted(entries):
     accuracy = entries[SPEC].metrics[-1]["test_accuracy"]
     states = [verify(elsewhere(changed(entries[SPEC], test_accuracy=accuracy + points / 100), torch="1.0")).state
-              for points in (module.POINTS - 0.1, module.POINTS + 0.1)]  # fmt: skip
+              for points in (0.29, 0.31)]  # fmt: skip
     assert states == ["close", "differs"]
 
 
@@ -175,7 +177,7 @@ def test_a_ledger_cannot_make_us_import_anything(entries):
     assert "antigravity" not in sys.modules
 
 
-def test_the_sample_depends_on_the_seed_alone(entries):
+def test_the_sample_depends_only_on_the_seed(entries):
     many = {str(n): dataclasses.replace(entries[SPEC], step=n) for n in range(30)}
     backwards = dict(reversed(many.items()))
     first = sample(many, 5, seed=0)

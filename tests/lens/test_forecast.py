@@ -89,11 +89,6 @@ def test_the_command_prints_the_answers():
     assert widths[-1] == 1
 
 
-def test_the_certificate():
-    _, output = run("--certificate", "--gamma", "0.5", "--final-lr", "1")
-    assert "regret guaranteed to be O(√T): yes, with M = 5 and R∞ = 3, but only for" in output
-
-
 def test_json_and_files(tmp_path):
     code, output = run("--json", "--family", "linear", "--gamma", "0.01", "--out", str(tmp_path / "new"))
     assert code == 0

@@ -119,12 +119,3 @@ def test_an_unknown_optimizer_is_refused_at_once():
     model = make_model()
     with pytest.raises(TypeError, match=r"LBFGS.*register"):
         LearningRateLens(torch.optim.LBFGS(model.parameters()), model)
-
-
-def test_chosen_quantiles():
-    model = make_model()
-    optimizer = optim.Adam(model.parameters())
-    lens = LearningRateLens(optimizer, model, quantiles=[0.999, 0.1])
-    train(model, optimizer, 1, lens)
-    assert lens.columns[:5] == ("min", "q10", "median", "q99.9", "max")
-    assert lens.latest()["0.weight"]["q10"] <= lens.latest()["0.weight"]["q99.9"]

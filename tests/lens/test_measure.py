@@ -14,22 +14,6 @@ from dynabound.lens import History, LearningRateLens, Rates, effective_lr, histo
 from dynabound.lens.measure import Measure, column_names
 
 
-def test_the_record_thins_itself(monkeypatch):
-    monkeypatch.setattr(history, "LIMIT", 8)
-    model = nn.Linear(1, 1)
-    optimizer = optim.SGD(model.parameters(), lr=0.1)
-    model(torch.ones(1)).backward()
-    with LearningRateLens(optimizer, model, every=3) as lens:
-        for step in range(1, 500):
-            for group in optimizer.param_groups:
-                group["lr"] = step
-            optimizer.step()
-            assert len(lens.steps) <= 8
-            assert len(set(np.diff(lens.steps))) <= 1
-    assert lens.steps == [1, 97, 193, 289, 385, 481, 499]  # and the last step, seen at detach
-    assert lens.series("weight", "max").tolist() == lens.steps
-
-
 @settings(deadline=None)
 @given(every=st.integers(1, 5), limit=st.sampled_from([2, 4, 6, 10]), steps=st.integers(1, 200))
 def test_snapshots_stay_few_and_evenly_spread(every, limit, steps):
@@ -71,19 +55,6 @@ def test_statistics_of_any_rates_are_those_of_numpy(values, bounds):
     else:
         assert math.isnan(row["min"])
         assert math.isnan(row["median"])
-
-
-def test_nan_and_infinite_rates_are_counted_and_kept_apart():
-    model = nn.Linear(4, 1, bias=False)
-    optimizer = optim.Adagrad(model.parameters(), lr=1.0, eps=0.0)
-    model.weight.grad = torch.tensor([[1.0, 2.0, math.nan, 0.0]])
-    with LearningRateLens(optimizer, model) as lens:
-        optimizer.step()
-    row = lens.latest()["weight"]
-    assert (row["nan"], row["inf"]) == (1, 1)
-    assert (row["min"], row["median"], row["max"]) == (0.5, 1.0, math.inf)
-    assert row["above"] == 0.25
-    assert lens.summary()["all"]["nan"] == 1
 
 
 def test_a_parameter_of_nothing_but_nan_and_an_empty_one():

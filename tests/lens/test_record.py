@@ -71,16 +71,6 @@ def test_bounds_and_clipped_shares():
     assert lens.series("0.weight", "upper").tolist() == pytest.approx([0.1 * (1 + 10 / t) for t in range(1, 11)])
 
 
-def test_an_optimizer_without_bounds_has_none():
-    model = make_model()
-    optimizer = optim.Adam(model.parameters())
-    lens = LearningRateLens(optimizer, model)
-    train(model, optimizer, 1, lens)
-    summary = lens.summary()
-    assert summary["all"]["clipped_low"] is None
-    assert summary["parameters"]["0.bias"]["upper"] is None
-
-
 def test_sampled_quantiles_are_unbiased_and_the_ends_exact():
     model = nn.Linear(300, 100, bias=False)
     optimizer = optim.Adagrad(model.parameters(), lr=1.0, eps=0.0)
@@ -155,24 +145,6 @@ def test_a_group_that_other_packages_never_update(cls):
     assert [row["updated"] for row in lens.summary()["parameters"].values()] == [True, True, False, False]
     with pytest.raises(ValueError, match="was never updated"):
         effective_lr(optimizer, model[3].weight)
-
-
-def test_several_optimizers_on_one_model():
-    model = make_model()
-    one, two = optim.Adam(model[0].parameters(), lr=0.1), optim.SGD(model[3].parameters(), lr=0.2)
-    lenses = [LearningRateLens(optimizer, model, every=1).attach() for optimizer in (one, two)]
-    train(model, one, 3)
-    train(model, two, 2)
-    assert [list(lens.shapes) for lens in lenses] == [["0.weight", "0.bias"], ["3.weight", "3.bias"]]
-    assert [lens.steps for lens in lenses] == [[1, 2, 3], [1, 2]]
-
-
-def test_gradient_accumulation_counts_steps_not_backward_passes():
-    model = make_model()
-    optimizer = optim.Adam(model.parameters())
-    lens = LearningRateLens(optimizer, model, every=1)
-    train(model, optimizer, 3, lens, accumulate=4)
-    assert lens.steps == [1, 2, 3]
 
 
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)], ids=["float", "tensor"])

@@ -1,15 +1,11 @@
 """The optimizer with torch's features: compile, capture, autograd, hooks, gradient scaling, averaging."""
 
-import copy
-import importlib
-from pathlib import Path
-
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from dynabound import AdaBound, AMSBound
+from dynabound import AdaBound
 from helpers.cases import backends
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -122,23 +118,6 @@ def test_closure_runs_with_gradients_and_returns_the_loss():
     assert optimizer.step() is None
 
 
-def test_step_hooks():
-    p = nn.Parameter(torch.ones(2))
-    optimizer = AdaBound([p])
-    calls = []
-    handles = [
-        optimizer.register_step_pre_hook(lambda o, args, kwargs: calls.append("pre")),
-        optimizer.register_step_post_hook(lambda o, args, kwargs: calls.append(p[0].item())),
-    ]
-    p.grad = torch.ones(2)
-    optimizer.step()
-    assert calls == ["pre", pytest.approx(0.999)]
-    for handle in handles:
-        handle.remove()
-    optimizer.step()
-    assert len(calls) == 2
-
-
 @pytest.mark.parametrize("backend", backends())
 def test_grad_scaler_skips_a_step_on_infinity(backend):
     p = nn.Parameter(torch.ones(2))
@@ -153,49 +132,6 @@ def test_grad_scaler_skips_a_step_on_infinity(backend):
             assert torch.equal(p, torch.ones(2))
     assert p[0].item() == pytest.approx(0.999)
     assert int(optimizer.state[p]["step"]) == 1
-
-
-def test_swa_utils():
-    model = nn.Linear(3, 1)
-    optimizer = AdaBound(model.parameters(), lr=0.1)
-    averaged = torch.optim.swa_utils.AveragedModel(model)
-    scheduler = torch.optim.swa_utils.SWALR(optimizer, swa_lr=0.05, anneal_epochs=1)
-    seen = []
-    for _ in range(3):
-        optimizer.zero_grad()
-        model(torch.ones(4, 3)).sum().backward()
-        optimizer.step()
-        averaged.update_parameters(model)
-        seen.append(model.weight.detach().clone())
-        scheduler.step()
-    torch.testing.assert_close(averaged.module.weight, torch.stack(seen).mean(0))
-    assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
-    assert optimizer.param_groups[0]["base_lr"] == 0.1
-
-
-def test_optimizer_in_backward():
-    """One optimizer per parameter, stepping as soon as the gradient is accumulated."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    other = copy.deepcopy(model)
-    optimizers = {p: AMSBound([p]) for p in model.parameters()}
-
-    def update(p):
-        optimizers[p].step()
-        optimizers[p].zero_grad()
-
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(update)
-    usual = AMSBound(other.parameters())
-    for _ in range(3):
-        x = torch.randn(5, 3)
-        usual.zero_grad()
-        for network in (model, other):
-            network(x).square().sum().backward()
-        usual.step()
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        assert p.grad is None
-        assert torch.equal(p, q)
 
 
 @pytest.mark.parametrize("backend", backends())
@@ -243,18 +179,3 @@ def test_a_captured_tensor_lr_is_exact_in_every_dtype(dtype):
         for _ in range(100):
             optimizer.step()
     torch.testing.assert_close(params[0], params[1], rtol=1e-13, atol=0)
-
-
-def test_works_with_a_torch_that_has_the_old_name_of_the_capture_check(monkeypatch):
-    """Torch < 2.11 has _cuda_graph_capture_health_check only."""
-    module = importlib.import_module("dynabound.optim.adabound")
-    with monkeypatch.context() as patch:
-        patch.delattr(torch.optim.Optimizer, "_accelerator_graph_capture_health_check", raising=False)
-        patch.setattr(torch.optim.Optimizer, "_cuda_graph_capture_health_check", lambda self: None)
-        code = Path(module.__file__).read_text()
-        old = {"__name__": "dynabound.optim.old", "__file__": module.__file__}
-        exec(compile(code, module.__file__, "exec"), old)
-    p = nn.Parameter(torch.ones(2))
-    p.grad = torch.ones(2)
-    old["AdaBound"]([p]).step()
-    assert p[0].item() == pytest.approx(0.999)

@@ -169,11 +169,6 @@ def test_repeats_that_disagree_about_the_speed_are_not_averaged(monkeypatch: pyt
     assert found.explanation.startswith("Geometric means over 3 repeats")
 
 
-def test_the_smallest_budget_is_enough() -> None:
-    model, batches = regression()
-    assert suggest(model, mse, batches, steps=96, budget=96).cost <= 96
-
-
 def test_repeats_use_other_batches() -> None:
     model, batches = regression(number=40)
     found = suggest(model, mse, batches, steps=100, repeats=2)
@@ -299,18 +294,6 @@ def test_gradients_are_clipped() -> None:
         warnings.simplefilter("ignore")
         free, clipped = (suggest(model, mse, batches, steps=280, clip=clip, eps=1e-30) for clip in (None, 1e-3))
     assert clipped.final_lr > 10 * free.final_lr
-
-
-def test_autocast() -> None:
-    model, batches = regression()
-
-    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-        with torch.autocast("cpu", torch.bfloat16):
-            return mse(model, batch)
-
-    assert suggest(model, loss, batches, steps=280).lr == pytest.approx(
-        suggest(model, mse, batches, steps=280).lr, rel=0.5
-    )
 
 
 # --- the result --------------------------------------------------------------------------------------------------

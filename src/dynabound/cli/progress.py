@@ -145,7 +145,7 @@ class _Download:
 
 @contextmanager
 def download_bar(quiet: bool = False) -> Iterator[Callable[[str], Any] | None]:
-    """Show downloads; yields what to pass as ``fetch(progress=…)``."""
+    """Show downloads; yields what to pass as ``download(progress=…)``."""
     console = Console(stderr=True)
     if quiet or not console.is_terminal:
         yield None

@@ -20,7 +20,7 @@ from dynabound.cli.output import CommandError, echo, echo_json, print_table, pri
 from dynabound.cli.runs import check_optimizer
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
-from dynabound.lab.ledger import MOST_POINTS, MOST_RATIO, POINTS, RATIO, SPREADS, Entry, Ledger, Outcome, sample
+from dynabound.lab.ledger import FIRST_POINTS, LAST_POINTS, Entry, Ledger, Outcome, sample
 from dynabound.lab.ledger import verify as train_again
 from dynabound.lab.spec import SCALES, RunSpec, describe
 from dynabound.lab.store import Store
@@ -149,9 +149,9 @@ def verify(
 
     The runs are chosen at random. On the same CPU model, with the same versions of torch and dynabound and the same
     number of threads, every metric of every epoch must be equal bit for bit. Elsewhere rounding differs: accuracies of
-    the last epoch may differ by 3 points, and perplexities by 5 %, or by four standard deviations over the seeds of the
-    same settings, if that is more. Runs whose data set is not found are listed and not compared. Exits with 1 if a run
-    differs.
+    the first epoch may differ by 1 point, those of the last by 0.3 points or four standard deviations over the seeds of
+    the same settings, if that is more; perplexities by as many per cent. Runs whose data set is not found are listed
+    and not compared. Exits with 1 if a run differs.
     """
     ledger = Ledger(results)
     ledger.require()
@@ -165,9 +165,8 @@ def verify(
         print_table(("run", "settings", "outcome", "why"), rows, wrap="why")
         counts = Counter(each.state for each in outcomes)
         echo(f"{', '.join(f'{runs} {state}' for state, runs in counts.items())}; bit for bit on the same machine, "
-             f"elsewhere the first and the last epoch within {POINTS:g} points of accuracy or {RATIO:.0%} of "
-             f"perplexity; the last one also within {SPREADS:g} standard deviations over seeds, at most "
-             f"{MOST_POINTS:g} points or {MOST_RATIO:.0%}")  # fmt: skip
+             f"elsewhere the first epoch within {FIRST_POINTS:g} and the last within {LAST_POINTS:g} points of "
+             "accuracy or per cent of perplexity, or four standard deviations over seeds")  # fmt: skip
     if any(each.state == "differs" for each in outcomes):
         raise typer.Exit(1)
 

@@ -38,8 +38,7 @@ from dynabound.lab.spec import MODELS, TASKS, RunSpec
 from dynabound.lab.store import Run, Store
 from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.lab.tasks import catalog, datasets, optimizers
-from dynabound.lab.tasks.download import check_source
-from dynabound.lab.tasks.download import fetch as fetch_data
+from dynabound.lab.tasks.download import check_source, download
 from dynabound.lab.tasks.optimizers import OPTIMIZERS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
@@ -252,7 +251,7 @@ def data_fetch(
         check_source(name)
     for name in names:
         with progress.download_bar(quiet) as bar:
-            folder = fetch_data(name, data_dir, bar)
+            folder = download(name, data_dir, bar)
         datasets.load(name, data_dir)  # print the folder only if the data set can be read
         echo(f"{name}: {printable(folder)}")
 

@@ -1,8 +1,9 @@
 """The ledger: ended runs as plain text that a repository can keep and anyone can train again and compare.
 
 A folder of JSON-lines files. ``SCALE-TASK-MODEL.jsonl`` has the runs of a network, ``suggestions.jsonl`` the suggested
-step sizes that some of them depend on. A line is one run: its spec, state, metrics (a list per column), the sessions it
-was trained in, and a checksum of the line. Lines are sorted by the name of the run, so that additions are small diffs.
+learning rates that some of them depend on. A line is one run: its spec, state, metrics (a list per column), the
+sessions it was trained in, and a checksum of these fields. Lines are sorted by the name of the run, so that additions
+are small diffs.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from dynabound.lab.train import ENVIRONMENT_KEYS, Progress, Result, train
 from dynabound.tuning import Suggestion
 
 __all__ = [
-    "MOST_POINTS", "MOST_RATIO", "NOT_IN_LEDGERS", "POINTS", "RATIO", "SPREADS", "Entry", "Ledger", "Outcome",
-    "Suggested", "add_runs", "available_studies", "import_runs", "sample", "verify",
+    "FIRST_POINTS", "LAST_POINTS", "NOT_IN_LEDGERS", "Entry", "Ledger", "Outcome", "Suggested", "add_runs",
+    "available_studies", "import_runs", "sample", "verify",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -100,7 +101,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Suggested:
-    """Step sizes that were suggested for a run."""
+    """Learning rates that were suggested for a run."""
 
     spec: RunSpec
     suggestion: Suggestion
@@ -134,7 +135,7 @@ class Ledger:
         return {entry.spec.name: entry for path in paths for entry in _read(path, Entry)}
 
     def suggestions(self) -> dict[str, Suggested]:
-        """All suggestions, by the name of the run with the default step sizes."""
+        """All suggestions, by the name of the run with the default learning rates."""
         path = self.root / _SUGGESTIONS
         return {each.spec.name: each for each in _read(path, Suggested)} if path.exists() else {}
 
@@ -146,7 +147,7 @@ class Ledger:
 
     def require(self) -> None:
         """Raise LabError if there is no run."""
-        if not self.entries():
+        if all(path.name == _SUGGESTIONS for path in self.root.glob("*.jsonl")):
             raise LabError(f"{self.root}: has no runs; fill it with: dynabound reproduce --add-to {self.root}")
 
     def add(self, entries: Iterable[Entry | Suggested]) -> int:
@@ -247,12 +248,10 @@ def _ended(studies: Sequence[Study], scale: str, store: Store) -> Iterator[Entry
             yield Entry.of(run.spec, store)
 
 
-POINTS, RATIO, SPREADS = 3.0, 0.05, 4.0
-"""How much the results of a run may differ on another machine: points of accuracy, or a share of perplexity; in the
-last epoch also so many standard deviations over the seeds of its settings, if that is more. Where training is chaotic,
-as SGD's with a large step size, other rounding has the effect of another seed, but not in the first epoch."""
-MOST_POINTS, MOST_RATIO = 10.0, 0.25
-"""The largest tolerance, whatever the spread."""
+FIRST_POINTS, LAST_POINTS = 1.0, 0.3
+"""How much the first and the last epoch of a run may differ on another machine: points of accuracy, or per cent of
+perplexity. The last epoch may differ by four standard deviations over the seeds of its settings, if that is more: where
+training is chaotic, other rounding has the effect of another seed, but not yet in the first epoch."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +265,7 @@ class Outcome:
 
 
 def sample(entries: dict[str, Entry], number: int, seed: int) -> list[Entry]:
-    """``number`` random runs, or all if there are fewer; the choice depends on ``seed`` and the runs alone."""
+    """``number`` random runs, or all if there are fewer; the choice depends only on ``seed`` and the runs."""
     names = sorted(entries)
     return [entries[name] for name in random.Random(seed).sample(names, min(number, len(names)))]
 
@@ -281,10 +280,9 @@ def verify(
     """Train the run of ``entry`` again, on this CPU, and compare.
 
     The metrics must be equal bit for bit if the CPU model, the versions of torch and dynabound, the number of threads
-    and the data are those of the entry; otherwise the results of the first epoch must agree within POINTS or RATIO,
-    and those of the last one too, or within SPREADS standard deviations over the seeds among the ``others`` of the
-    ledger, but not more than MOST_POINTS or MOST_RATIO. An optimizer of another package is imported only if it is
-    ``trusted``.
+    and the data are those of the entry; otherwise the first epoch must agree within FIRST_POINTS, and the last one
+    within LAST_POINTS or four standard deviations over the seeds among the ``others`` of the ledger. An optimizer of
+    another package is imported only if it is ``trusted``.
     """
     spec = entry.spec
     if ":" in spec.optimizer and spec.optimizer not in trusted:
@@ -340,7 +338,7 @@ def _compare(entry: Entry, result: Result, here: dict[str, Any], others: Iterabl
 
 
 def _tolerance(entry: Entry, key: str, others: Iterable[Entry]) -> float:
-    """How much ``key`` of the last epoch may differ: in points, or as a share of perplexity.
+    """How much ``key`` of the last epoch may differ, in points or per cent.
 
     The spread is that over the seeds of the entry's settings; if the ledger has fewer than three, the largest one of
     the settings of its network.
@@ -351,10 +349,10 @@ def _tolerance(entry: Entry, key: str, others: Iterable[Entry]) -> float:
             seeds[replace(each.spec, seed=0)].append(each.metrics[-1][key])
     own = seeds.get(replace(entry.spec, seed=0), [])
     groups = [values for values in ([own] if len(own) > 2 else seeds.values()) if len(values) > 2]
-    if entry.spec.text:
-        spreads = [SPREADS * statistics.stdev(values) / statistics.fmean(values) for values in groups]
-        return min(MOST_RATIO, max([RATIO, *spreads]))
-    return min(MOST_POINTS, max([POINTS, *(SPREADS * 100 * statistics.stdev(values) for values in groups)]))
+    spreads = [
+        100 * statistics.stdev(values) / (statistics.fmean(values) if entry.spec.text else 1) for values in groups
+    ]
+    return max([LAST_POINTS, *(4 * spread for spread in spreads)])
 
 
 def _numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -376,9 +374,8 @@ def _epochs(entry: Entry, result: Result, others: Iterable[Entry]) -> Iterator[t
         for split in ("train", "test"):
             key = f"{split}_{entry.spec.metric}"
             old, new = entry.metrics[place][key], result.metrics[place][key]
-            base = RATIO if entry.spec.text else POINTS
-            tolerance = _tolerance(entry, key, others) if place == epochs - 1 else base
-            distance = abs(new - old) / old if entry.spec.text else 100 * abs(new - old)
-            within = f"{tolerance:.0%}" if entry.spec.text else f"{tolerance:.1f} points"
+            tolerance = _tolerance(entry, key, others) if place == epochs - 1 else FIRST_POINTS
+            distance = 100 * abs(new - old) / (old if entry.spec.text else 1)
+            within = f"{tolerance:.1f} {'%' if entry.spec.text else 'points'}"
             text = f"epoch {place + 1}: {key} {old:.4g} in the ledger, {new:.4g} here (tolerance {within})"
             yield text, distance <= tolerance

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
 
 from dynabound import bounds
-from dynabound._checks import check_number
+from dynabound._checks import check_number, check_numbers
 from dynabound._rule import check
 from dynabound.optim import _fused
 
@@ -46,13 +46,11 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
     numbers = ("final_lr", "gamma", "eps", "weight_decay", "beta1_decay")
     checked: dict[str, Any] = {name: check(name, group[name]) for name in numbers}
     checked["lr"] = _lr(group["lr"])
-    checked["betas"] = _pair("betas", group["betas"], lambda x: 0 <= x < 1, "two numbers in [0, 1)")
+    checked["betas"] = check_numbers("betas", group["betas"], _are_betas, "two numbers in [0, 1)")
     checked["box"] = group["box"]
     if checked["box"] is not None:
         allowed = "None, or two numbers (low, high) with low <= high"
-        low, high = checked["box"] = _pair("box", checked["box"], lambda x: not math.isnan(x), allowed)
-        if low > high:
-            raise ValueError(f"box={group['box']!r}: must be {allowed}")
+        checked["box"] = check_numbers("box", group["box"], lambda x: len(x) == 2 and x[0] <= x[1], allowed)
     bounds.check(group["bounds"])
     checked["bounds"] = group["bounds"]
     if isinstance(group["bounds"], (tuple, list)):
@@ -207,13 +205,8 @@ def _lr(value: Any) -> float | Tensor:
     return value if tensor else checked
 
 
-def _pair(name: str, value: Any, legal: Callable[[float], bool], allowed: str) -> tuple[float, float]:
-    if not isinstance(value, (tuple, list)):
-        raise TypeError(f"{name}={value!r}: must be {allowed}")
-    if len(value) != 2:
-        raise ValueError(f"{name}={value!r}: must be {allowed}")
-    first, second = [check_number(name, item, legal, allowed, shown=value) for item in value]
-    return first, second
+def _are_betas(pair: tuple[float, ...]) -> bool:
+    return len(pair) == 2 and all(0 <= beta < 1 for beta in pair)
 
 
 def _flag(name: str, value: Any, allowed: str, *types: type) -> Any:

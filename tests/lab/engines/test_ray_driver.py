@@ -118,12 +118,12 @@ def checkpoints(run):
 
 
 def test_a_run_that_fails_before_it_begins_has_no_session(fake, unshared, tmp_path, monkeypatch):
-    def obtain(*_):
+    def fail(*_):
         raise LabError("there is no data")
 
     store, (spec,) = Store(tmp_path / "runs"), cases.specs(1)
     with monkeypatch.context() as patch:
-        patch.setattr(ray_task, "obtain", obtain)
+        patch.setattr(ray_task, "ensure_downloaded", fail)
         assert run([spec], store)[spec.name].error == "there is no data"
     assert store.run(spec).status() == {"state": "failed", "error": "there is no data"}
     assert store.run(spec).spec() == spec
@@ -263,11 +263,11 @@ def test_what_a_killed_process_leaves_is_deleted(tmp_path):
 
 def test_only_runs_are_left(fake, sharing, tmp_path):
     store, (spec,) = Store(tmp_path / "runs"), cases.specs(1)
-    (store.root / ".seen-by-dead").mkdir(parents=True)
-    (store.root / ".seen-by-dead" / "lock").touch()
-    os.utime(store.root / ".seen-by-dead" / "lock", (10**9, 10**9))
+    (store.root / ".dynabound-probe-dead").mkdir(parents=True)
+    (store.root / ".dynabound-probe-dead" / "lock").touch()
+    os.utime(store.root / ".dynabound-probe-dead" / "lock", (10**9, 10**9))
     assert run([spec], store)[spec.name].state == "finished"
-    left = {".seen-by-dead"} if sharing == "not shared" else set()  # the real function would have deleted it
+    left = {".dynabound-probe-dead"} if sharing == "not shared" else set()  # the real function would have deleted it
     assert {path.name for path in store.root.iterdir()} == {spec.name} | left
     assert {path.name for path in tmp_path.iterdir()} == {"runs"}
 

@@ -11,7 +11,7 @@ import pytest
 from dynabound.lab.tasks import download as module
 from dynabound.lab.tasks.catalog import SOURCES, Source
 from dynabound.lab.tasks.datasets import DataError, load
-from dynabound.lab.tasks.download import fetch, obtain
+from dynabound.lab.tasks.download import download, ensure_downloaded
 
 
 @pytest.fixture
@@ -55,19 +55,19 @@ def ptb(web, monkeypatch):
 
 def test_fetches_from_the_first_mirror_that_has_the_right_thing(ptb, tmp_path):
     ptb("nowhere", "bad", "good")
-    folder = fetch("ptb", tmp_path / "data")
+    folder = download("ptb", tmp_path / "data")
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == TEXTS
     assert len(load("ptb", tmp_path / "data").train) == 4
 
 
 def test_fetch_repairs_and_does_not_fetch_twice(ptb, tmp_path, web):
     ptb("good")
-    folder = fetch("ptb", tmp_path / "data")
+    folder = download("ptb", tmp_path / "data")
     (folder / "ptb.valid.txt").write_bytes(b"damaged")
     with pytest.raises(DataError, match="dynabound data fetch ptb"):
         load("ptb", tmp_path / "data")
     (web[0] / "good" / "ptb.train.txt").unlink()  # the local copy is intact: it is not downloaded
-    fetch("ptb", tmp_path / "data")
+    download("ptb", tmp_path / "data")
     load("ptb", tmp_path / "data")
 
 
@@ -75,20 +75,20 @@ def test_of_several_processes_one_downloads(ptb, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     ptb("good")
     together, fetched = threading.Barrier(4), []
-    monkeypatch.setattr(module, "fetch", lambda *arguments: fetched.append(fetch(*arguments)))
+    monkeypatch.setattr(module, "download", lambda *arguments: fetched.append(download(*arguments)))
 
     def want(_):
         together.wait()
-        obtain("ptb", tmp_path / "data")
+        ensure_downloaded("ptb", tmp_path / "data")
         return len(load("ptb", tmp_path / "data").train)
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(want, range(4))) == [4] * 4
     assert len(fetched) == 1
     (tmp_path / "data" / "ptb" / "ptb.test.txt").unlink()  # as if the one who fetched had been killed
-    obtain("ptb", tmp_path / "data")
+    ensure_downloaded("ptb", tmp_path / "data")
     assert len(fetched) == 2
-    obtain("digits", tmp_path / "data")
+    ensure_downloaded("digits", tmp_path / "data")
     assert len(fetched) == 2
 
 
@@ -97,13 +97,13 @@ def test_an_unwritable_data_folder_is_a_clear_error(ptb, tmp_path, monkeypatch):
     ptb("good")
     (tmp_path / "file").touch()
     with pytest.raises(DataError, match=r"ptb: cannot write to .*give another --data-dir"):
-        obtain("ptb", tmp_path / "file")
+        ensure_downloaded("ptb", tmp_path / "file")
 
 
 def test_nothing_is_left_when_no_mirror_has_it(ptb, tmp_path):
     ptb("nowhere", "bad")
     with pytest.raises(DataError, match=r"ptb\.train\.txt could not be fetched .*404.*hash.*put it into") as raised:
-        fetch("ptb", tmp_path / "data")
+        download("ptb", tmp_path / "data")
     assert "\n" not in str(raised.value)
     assert not list((tmp_path / "data" / "ptb").iterdir())
 
@@ -128,7 +128,7 @@ def test_progress_counts_the_bytes(ptb, tmp_path):
         def close(self):
             pass
 
-    fetch("ptb", tmp_path / "data", Bar)
+    download("ptb", tmp_path / "data", Bar)
     assert seen == {name: len(text) for name, text in TEXTS.items()}
 
 
@@ -159,26 +159,26 @@ def test_only_known_files_leave_the_archive(web, tmp_path, monkeypatch):
     serve_cifar(
         web, monkeypatch, {"../evil": b"1", "/tmp/evil-dynabound": b"1", "cifar-10-batches-bin/x": b"1", **files}
     )
-    folder = fetch("cifar10", tmp_path / "data")
+    folder = download("cifar10", tmp_path / "data")
     assert sorted(path.name for path in folder.iterdir()) == sorted(SOURCES["cifar10"].files)
     assert not list(tmp_path.rglob("evil*"))
     assert load("cifar10", tmp_path / "data").test[1].tolist() == list(range(10))
     monkeypatch.setitem(SOURCES, "cifar10-2000", SOURCES["cifar10"])
-    assert fetch("cifar10-2000", tmp_path / "data") == folder
+    assert download("cifar10-2000", tmp_path / "data") == folder
 
 
 def test_incomplete_archive_is_refused(web, tmp_path, monkeypatch):
     serve_cifar(web, monkeypatch, {"cifar-10-batches-bin/data_batch_1.bin": b"1"})
     with pytest.raises(DataError, match=r"data_batch_2\.bin.*remove it and run"):
-        fetch("cifar10", tmp_path / "data")
+        download("cifar10", tmp_path / "data")
 
 
 def test_unknown_name_and_unwritable_folder(tmp_path):
     with pytest.raises(DataError, match="'digits': nothing to fetch; must be one of "):
-        fetch("digits", tmp_path)
+        download("digits", tmp_path)
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError, match=r"cannot write to .* give another --data-dir"):
-        fetch("ptb", tmp_path / "file")
+        download("ptb", tmp_path / "file")
 
 
 @pytest.mark.parametrize("name", SOURCES)

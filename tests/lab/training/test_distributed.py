@@ -18,7 +18,7 @@ from dynabound.lab.store import Store
 from dynabound.lab.tasks import datasets
 from dynabound.lab.train import train
 from dynabound.lab.training import distributed
-from dynabound.lab.training.batches import mix
+from dynabound.lab.training.batches import derive_seed
 from dynabound.lab.training.loop import Training
 from helpers import worker
 from helpers.runs import assert_follows
@@ -60,7 +60,7 @@ def test_dropout_is_seeded_again_for_another_number_of_ranks():
         training.restore(state)
         assert torch.equal(torch.get_rng_state(), state["ranks"][0]["random"][0])
         training.restore({**state, "ranks": 2 * state["ranks"]})
-        assert torch.initial_seed() == mix(3, 0, 5)
+        assert torch.initial_seed() == derive_seed(3, 0, 5)
 
 
 @pytest.mark.parametrize(

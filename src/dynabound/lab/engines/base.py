@@ -22,7 +22,7 @@ from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
 
 __all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "explain", "handle_crash", "limit_threads", "record_failure", "run_with_events", "safe_path",
+           "format_error", "handle_crash", "limit_threads", "record_failure", "run_with_events", "safe_path",
            "start_process", "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -167,12 +167,12 @@ def run_with_events(
         except CrashedError as error:
             return Event(spec.name, "crashed", error=str(error))
         except Exception as error:  # any exception: the other runs continue
-            text = explain(error)
+            text = format_error(error)
             record_failure(store, spec, text)
             return Event(spec.name, "failed", error=text)
 
 
-def explain(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """The message of a LabError, or the end of the traceback of any other error."""
     if isinstance(error, LabError):
         return str(error)

@@ -24,7 +24,7 @@ from dynabound.lab.engines.base import (
     SHUTDOWN_TIMEOUT,
     Event,
     cores,
-    explain,
+    format_error,
     handle_crash,
     record_failure,
 )
@@ -160,7 +160,7 @@ class RayEngine:
         root = store.root.resolve()
         if root not in self._markers:
             root.mkdir(parents=True, exist_ok=True)
-            self._markers[root] = self._marker_stack.enter_context(locked_temporary_folder(root, ".seen-by-"))
+            self._markers[root] = self._marker_stack.enter_context(locked_temporary_folder(root, ".dynabound-probe-"))
         return self._markers[root]
 
     def _remove_markers(self) -> None:
@@ -232,7 +232,7 @@ class RayEngine:
         except problems.TaskCancelledError:
             return Event(name, "stopped"), False
         except problems.RayTaskError as error:  # before training: a package is not installed on the node
-            return Event(name, "failed", error=f"on {host}: {explain(error.cause or error)}"), False
+            return Event(name, "failed", error=f"on {host}: {format_error(error.cause or error)}"), False
         except problems.RayError as error:
             reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {str(error).partition(chr(10))[0]}"
             return Event(name, "crashed", error=f"its process on {host} died{reason}"), False

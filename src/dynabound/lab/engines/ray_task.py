@@ -19,7 +19,7 @@ from dynabound.lab.engines.base import PROGRESS_INTERVAL, Event, run_with_events
 from dynabound.lab.engines.spawn import train_on_ranks
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Run, Store
-from dynabound.lab.tasks.download import obtain
+from dynabound.lab.tasks.download import ensure_downloaded
 from dynabound.lab.train import train
 
 __all__ = ["execute", "locked_temporary_folder", "pack", "unpack"]
@@ -88,7 +88,7 @@ def execute(
 
 def _trainer(*, ranks: int, threads: int, data_dir: str | None, device: str) -> Callable[..., str]:
     def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:
-        obtain(spec.task, data_dir)
+        ensure_downloaded(spec.task, data_dir)
         options = {"data_dir": data_dir, "device": device, **callbacks}
         if ranks > 1:
             return train_on_ranks(spec, store, ranks=ranks, threads=threads, **options)

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from dynabound.lab.engines.base import PROGRESS_INTERVAL, CrashedError, explain, start_process
+from dynabound.lab.engines.base import PROGRESS_INTERVAL, CrashedError, format_error, start_process
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import LockedError, Store
@@ -125,7 +125,7 @@ def _run_rank(
         except LockedError as error:
             outcome, text = "locked", str(error)
         except Exception as error:
-            outcome, text = "failed", explain(error)
+            outcome, text = "failed", format_error(error)
         with contextlib.suppress(OSError):
             # Before leaving the process group, which makes the other ranks fail.
             connection.send((time.monotonic(), outcome, text))

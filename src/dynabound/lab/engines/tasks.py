@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
-from dynabound.lab.engines.base import MAX_CRASHES, explain, start_process
+from dynabound.lab.engines.base import MAX_CRASHES, format_error, start_process
 from dynabound.lab.errors import LabError
 
 __all__ = ["run_tasks"]
@@ -68,6 +68,6 @@ def _work(connection: Any, task: Callable[[], object]) -> None:
         task()
         error = ""
     except Exception as problem:
-        error = explain(problem)
+        error = format_error(problem)
     with contextlib.suppress(OSError):  # the parent is gone
         connection.send(error)

@@ -22,7 +22,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, parse_json, verified, with_checksum
 from dynabound.lab.studies.recipes import Row, Study
 from dynabound.lab.tasks import datasets
-from dynabound.lab.tasks.download import obtain
+from dynabound.lab.tasks.download import ensure_downloaded
 from dynabound.lab.tasks.optimizers import BOUNDED
 from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import Training, random_states_kept
@@ -94,7 +94,7 @@ def compute(
 ) -> Suggestion:
     """Suggest learning rates for ``spec`` with its own model and batches, as one of ``jobs`` processes; store them."""
     torch.set_num_threads(threads(spec, jobs))
-    obtain(spec.task, data_dir)  # with Ray, this machine may not have the data yet
+    ensure_downloaded(spec.task, data_dir)  # with Ray, this machine may not have the data yet
     found = suggest_rates(spec, data_dir=data_dir, device=device)
     write(spec, found, store)
     return found
@@ -136,7 +136,7 @@ def suggest_rates(
                 itertools.chain.from_iterable(epochs),
                 spec.epochs * training.batches.steps if steps is None else steps,
                 clip=spec.clip or None,
-                reset=training.forget,
+                reset=training.reset_hidden_state,
                 repeats=repeats,
                 seed=spec.seed,
                 progress=progress,

@@ -11,10 +11,10 @@ from dynabound._files import write_whole
 from dynabound.lab.tasks.catalog import SOURCES, folder_of
 from dynabound.lab.tasks.datasets import CIFAR_FOLDER, DataError, data_home, search_path
 
-__all__ = ["check_source", "fetch", "obtain"]
+__all__ = ["check_source", "download", "ensure_downloaded"]
 
 
-def obtain(name: str, data_dir: str | Path | None = None) -> None:
+def ensure_downloaded(name: str, data_dir: str | Path | None = None) -> None:
     """Download the data set unless it is present; of several processes, one downloads and the others wait."""
     if name not in SOURCES or _complete(name, data_dir):
         return
@@ -25,7 +25,7 @@ def obtain(name: str, data_dir: str | Path | None = None) -> None:
         home.mkdir(parents=True, exist_ok=True)
         with FileLock(home / f".{folder_of(name)}.lock"):
             if not _complete(name, data_dir):
-                fetch(name, data_dir)
+                download(name, data_dir)
     except OSError as error:
         raise DataError(f"{name}: cannot write to {home} ({error.strerror}); give another --data-dir") from error
 
@@ -43,7 +43,7 @@ def check_source(name: str) -> None:
         raise DataError(f"data set {name!r}: nothing to fetch; must be one of {', '.join(SOURCES)}")
 
 
-def fetch(name: str, data_dir: str | Path | None = None, progress: Callable[[str], Any] | None = None) -> Path:
+def download(name: str, data_dir: str | Path | None = None, progress: Callable[[str], Any] | None = None) -> Path:
     """Download the data set ``name`` and return its folder; intact files are not downloaded again.
 
     ``progress`` is called with a file's name and returns an object with tqdm's ``total``, ``update``, ``reset``,

@@ -17,7 +17,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks.datasets import Data, Images, Text
 
-__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "make_batches", "redistribute"]
+__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "derive_seed", "make_batches", "redistribute"]
 
 _PAD = 4
 _EVAL_IMAGES = 500
@@ -71,7 +71,7 @@ class ImageBatches:
 
     def epoch(self, epoch: int, start: int = 0) -> Iterator[Batch]:
         """The training batches of ``epoch`` from number ``start`` on."""
-        generator = torch.Generator().manual_seed(mix(self._seed, epoch))
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, epoch))
         number = len(self._y)
         order = torch.randperm(number, generator=generator).to(self._y.device)
         if self._augment:
@@ -160,7 +160,7 @@ def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor) -> Tensor:
     return torch.where(flips.view(-1, 1, 1, 1), cut.flip(-1), cut)
 
 
-def mix(*numbers: int) -> int:
+def derive_seed(*numbers: int) -> int:
     """One seed from several numbers; neighbouring numbers give unrelated seeds."""
     return int.from_bytes(hashlib.sha256(repr(numbers).encode()).digest()[:4], "big")
 

@@ -18,7 +18,7 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks import models, optimizers
 from dynabound.lab.tasks.datasets import Data, Images
 from dynabound.lab.training import distributed
-from dynabound.lab.training.batches import Batch, make_batches, mix, redistribute
+from dynabound.lab.training.batches import Batch, derive_seed, make_batches, redistribute
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import current_bounds
 
@@ -123,10 +123,10 @@ class Training:
         return loss, correct
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """The mean loss of a batch, for other training loops, such as suggest; see :meth:`forget`."""
+        """The mean loss of a batch, for other training loops, such as suggest; see :meth:`reset_hidden_state`."""
         return self._loss(model, batch)[0]
 
-    def forget(self) -> None:
+    def reset_hidden_state(self) -> None:
         """Start the next batch without the recurrent state of the last one."""
         self._carry = None
 
@@ -215,7 +215,7 @@ class Training:
         if len(parts) == distributed.world_size():
             _set_random_states(self.device, parts[distributed.rank()]["random"])
         else:  # the dropout of a different number of ranks cannot be continued
-            _seed(self.device, mix(self.spec.seed, distributed.rank(), self.step))
+            _seed(self.device, derive_seed(self.spec.seed, distributed.rank(), self.step))
 
 
 _POSITION = ("epoch", "index", "step", "seconds", "sums", "metrics")
