@@ -300,7 +300,8 @@ def main() -> None:
         row["cost"] = max(numbers["cost"] for _, numbers in found)
         print(
             f"| {name} | {task.steps} | {rates[0]:.2g}: {row['best Adam']:.4g} "
-            f"| {rates[1]:.2g}: {row['best SGDM']:.4g} | {row['Adam 1e-3']:.4g} | {row['AdaBound default']:.4g} | {row['suggested']:.4g} "
+            f"| {rates[1]:.2g}: {row['best SGDM']:.4g} | {row['Adam 1e-3']:.4g} "
+            f"| {row['AdaBound default']:.4g} | {row['suggested']:.4g} "
             f"({first['lr']:.2g} / {first['final_lr']:.2g}) | {regret(row, 'suggested'):+.1f} | {row['cost']} |",
             flush=True,
         )
