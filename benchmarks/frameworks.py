@@ -37,7 +37,7 @@ def shapes(work: str) -> list[tuple[int, ...]]:
     return [*found, (10, 512), (10,)]
 
 
-def race(steps: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
+def simulate(steps: dict[str, Callable[[], Any]], repetitions: int) -> dict[str, float]:
     """Median milliseconds of each, taking turns, and of ours as multiples of the one before."""
     for step in steps.values():
         step()  # compile
@@ -127,7 +127,7 @@ def keras_steps(work: str) -> dict[str, Callable[[], Any]]:
 def measure(framework: str, quick: bool) -> dict[str, dict[str, float]]:
     """Milliseconds by work and optimizer, in this process."""
     steps = optax_steps if framework == "optax" else keras_steps
-    return {work: race(steps(work), 10 if quick else count) for work, count in REPETITIONS.items()}
+    return {work: simulate(steps(work), 10 if quick else count) for work, count in REPETITIONS.items()}
 
 
 def main() -> None:

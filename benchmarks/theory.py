@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 
-from dynabound.theory.fast import race
+from dynabound.theory.fast import simulate
 from dynabound.theory.framework import METHODS, Method, play
 from dynabound.theory.problems import theorem_1, theorem_2
 
@@ -22,7 +22,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     arguments = parser.parse_args()
     begin = time.perf_counter()
-    race([(PROBLEMS["theorem 1"], Method("Adam"))], 10, threads=1)
+    simulate([(PROBLEMS["theorem 1"], Method("Adam"))], 10)
     print(f"first call (compiled, or loaded from the cache): {time.perf_counter() - begin:.2f} s")
     for name, problem in PROBLEMS.items():
         lanes = [
@@ -31,7 +31,7 @@ def main() -> None:
             for alpha in np.logspace(-10, 10, 20)
         ]
         begin = time.perf_counter()
-        race(lanes, arguments.steps, at=np.array([arguments.steps]), threads=arguments.threads)
+        simulate(lanes, arguments.steps, at=np.array([arguments.steps]), threads=arguments.threads)
         elapsed = time.perf_counter() - begin
         speed = len(lanes) * arguments.steps / elapsed / 1e6
         print(f"{name}: {len(lanes)} × {arguments.steps:,} steps in {elapsed:.2f} s: {speed:.1f} M trajectory-steps/s")

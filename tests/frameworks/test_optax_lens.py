@@ -80,25 +80,9 @@ def test_the_history_is_the_torch_lens_s():
         assert draw().axes
 
 
-@pytest.mark.parametrize(
-    ("options", "error"),
-    [
-        (dict(quantiles=(0.5, 1.5)), ValueError),
-        (dict(quantiles="ab"), TypeError),
-        (dict(extremes=(1.0, 0.1)), ValueError),
-        (dict(extremes=3), TypeError),
-        (dict(sample=0), ValueError),
-        (dict(sample="many"), TypeError),
-    ],
-)
-def test_the_history_checks_its_arguments(options, error):
-    with pytest.raises(error, match=f"{next(iter(options))}=.*: must be "):
-        ours.history([], **options)
-
-
 @pytest.mark.parametrize("amsbound", [False, True])
 def test_moments_go_to_torch_and_back(amsbound):
-    """A training that changes its framework twice is the training that does not."""
+    """A run that changes its framework twice is the run that does not."""
     module, optimizer, _, tx, params, state, _ = training(amsbound=amsbound)
 
     def to_params(weights):

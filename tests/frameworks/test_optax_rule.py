@@ -28,7 +28,7 @@ def transformation(variant, learning_rate):
 
 
 def trainer(tx, box):
-    """A whole training as one compiled scan; its parameters after every step, and its last state."""
+    """A whole run as one compiled scan; its parameters after every step, and its last state."""
 
     def step(carry, grad):
         params, state = carry

@@ -188,8 +188,8 @@ def test_a_fit_after_suggest_is_the_same():
     module = Classifier()
     suggest(module, learnable_loader(), 200)
     fit(2, pl.Callback(), module)
-    _, alone = fit(2, pl.Callback())
-    assert weights(module) == weights(alone)
+    _, plain = fit(2, pl.Callback())
+    assert weights(module) == weights(plain)
 
 
 def test_suggest_needs_automatic_optimization():

@@ -93,9 +93,9 @@ def test_the_steps_are_those_of_the_arguments():
 
 
 def test_training_after_suggest_is_the_same():
-    asked, alone = (make_trainer(folder, max_steps=6, tokens=alternating()) for folder in ("asked", "alone"))
+    asked, plain = (make_trainer(folder, max_steps=6, tokens=alternating()) for folder in ("asked", "plain"))
     suggest(asked, 96)
-    for trainer in (asked, alone):
+    for trainer in (asked, plain):
         torch.manual_seed(0)
         trainer.train()
-    assert weights(asked.model) == weights(alone.model)
+    assert weights(asked.model) == weights(plain.model)

@@ -147,14 +147,6 @@ def test_a_group_that_other_packages_never_update(cls):
         effective_lr(optimizer, model[3].weight)
 
 
-def test_gradient_accumulation_counts_steps_not_backward_passes():
-    model = make_model()
-    optimizer = optim.Adam(model.parameters())
-    lens = LearningRateLens(optimizer, model, every=1)
-    train(model, optimizer, 3, lens, accumulate=4)
-    assert lens.steps == [1, 2, 3]
-
-
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)], ids=["float", "tensor"])
 def test_the_rate_is_the_one_before_the_scheduler_stepped(lr):
     model = make_model()

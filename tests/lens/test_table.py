@@ -23,21 +23,6 @@ def rows(text):
     return {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
 
 
-@pytest.fixture
-def lens():
-    """AdaBound with clipped and free rates, a parameter without a gradient, and a NaN."""
-    model = make_model()
-    model[0].bias.requires_grad_(False)
-    optimizer = AdaBound(model.parameters(), gamma=0.1)
-    with LearningRateLens(optimizer, model, every=1) as lens:
-        train(model, optimizer, 3)
-        optimizer.zero_grad()
-        model(torch.ones(1, 6)).sum().backward()
-        model[3].weight.grad[0, 0] = float("nan")
-        optimizer.step()
-    return lens
-
-
 def test_every_parameter_has_its_numbers(lens):
     found = rows(printed(lens, 160))
     assert [name for name in found if name in lens.shapes or name == "all"] == [*lens.shapes, "all"]

@@ -56,7 +56,7 @@ def test_sixteen_bit_rounding_is_torchs():
         step = torch.zeros((), dtype=torch.int64)
         scalars = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, -float("inf"), float("inf"))
         grad = torch.zeros_like(p)
-        _, entries = _fused.scan([p], [grad], [state[0]], [state[1]], [], [step])
+        _, entries = _fused._kernel.scan([p], [grad], [state[0]], [state[1]], [], [step])
         _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
         expected = wanted.to(dtype)
         assert torch.equal(torch.isnan(p), torch.isnan(expected))
@@ -69,9 +69,9 @@ def test_invalid_entries_raise():
     tensors = [torch.ones(3) for _ in range(4)]
     step = torch.zeros((), dtype=torch.int64)
     lists = [[tensor] for tensor in tensors]
-    _, plain = _fused.scan(*lists, [], [step])
-    _, ams = _fused.scan(*lists, [torch.ones(3)], [step])
-    keys, sparse = _fused.scan([torch.ones(3).to_sparse()], *lists[1:], [], [step])
+    _, plain = _fused._kernel.scan(*lists, [], [step])
+    _, ams = _fused._kernel.scan(*lists, [torch.ones(3)], [step])
+    keys, sparse = _fused._kernel.scan([torch.ones(3).to_sparse()], *lists[1:], [], [step])
     assert keys == [None]
     scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
     for entries in (b"", plain[:-1], plain + ams, plain + sparse):
@@ -91,7 +91,7 @@ def test_the_kernel_releases_the_gil():
     optimizer.step()
     state = optimizer.state[p]
     lists = [[p], [p.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]]
-    _, entries = _fused.scan(*lists)
+    _, entries = _fused._kernel.scan(*lists)
     scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
     stamps, stop = [], threading.Event()
 

@@ -1,13 +1,11 @@
 """The optimizer with torch's features: compile, capture, autograd, hooks, gradient scaling, averaging."""
 
-import copy
-
 import pytest
 import torch
 from torch import nn
 from torch._dynamo.testing import CompileCounter
 
-from dynabound import AdaBound, AMSBound
+from dynabound import AdaBound
 from helpers.cases import backends
 
 TORCH = tuple(int(part) for part in torch.__version__.split(".")[:2])
@@ -134,31 +132,6 @@ def test_grad_scaler_skips_a_step_on_infinity(backend):
             assert torch.equal(p, torch.ones(2))
     assert p[0].item() == pytest.approx(0.999)
     assert int(optimizer.state[p]["step"]) == 1
-
-
-def test_optimizer_in_backward():
-    """One optimizer per parameter, stepping as soon as the gradient is accumulated."""
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-    other = copy.deepcopy(model)
-    optimizers = {p: AMSBound([p]) for p in model.parameters()}
-
-    def update(p):
-        optimizers[p].step()
-        optimizers[p].zero_grad()
-
-    for p in model.parameters():
-        p.register_post_accumulate_grad_hook(update)
-    usual = AMSBound(other.parameters())
-    for _ in range(3):
-        x = torch.randn(5, 3)
-        usual.zero_grad()
-        for network in (model, other):
-            network(x).square().sum().backward()
-        usual.step()
-    for p, q in zip(model.parameters(), other.parameters(), strict=True):
-        assert p.grad is None
-        assert torch.equal(p, q)
 
 
 @pytest.mark.parametrize("backend", backends())

@@ -71,8 +71,8 @@ def test_equals_the_paper_in_float64(variant, backend, dtype):
 def test_equals_the_authors_package(options, package, backend):
     param = torch.nn.Parameter(start(torch.float32))
     theirs = torch.nn.Parameter(param.detach().clone())
-    optimizer, peer = AdaBound([param], **options, **backend), package.AdaBound([theirs], **options)
-    schedulers = [torch.optim.lr_scheduler.MultiStepLR(o, [120], 0.1) for o in (optimizer, peer)]
+    optimizer, other = AdaBound([param], **options, **backend), package.AdaBound([theirs], **options)
+    schedulers = [torch.optim.lr_scheduler.MultiStepLR(o, [120], 0.1) for o in (optimizer, other)]
     found, expected = [], []
     for t, grad in enumerate(gradients(torch.float32)):
         if t == STEPS // 2:
@@ -82,7 +82,7 @@ def test_equals_the_authors_package(options, package, backend):
         optimizer.step()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the authors' package calls signatures that torch has deprecated
-            peer.step()
+            other.step()
             for scheduler in schedulers:
                 scheduler.step()
         found.append(param.detach().clone())

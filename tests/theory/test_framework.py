@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from dynabound import AdaBound, AMSBound
 from dynabound.theory import fast
-from dynabound.theory.fast import race
+from dynabound.theory.fast import simulate
 from dynabound.theory.framework import METHODS, Ball, Box, Method, play
 from dynabound.theory.problems import Line, random_problem, theorem_1, theorem_3
 
@@ -83,23 +83,23 @@ def test_torch_walks_the_same_path(method, optimizer, options):
 def test_the_compiled_loop_walks_the_same_path(name, scheme):
     method = Method(name, beta1=0.8, beta1_decay=0.99, scheme=scheme, gamma=0.1, debias=True, eps=1e-3)
     for problem in (theorem_1(period=7), theorem_3(10, 200, seed=0), Line(Box(-1, 3), np.ones(1), x1=3.0)):
-        slow, fast = play(problem, method, 200), race([(problem, method)], 200)[0]
+        slow, fast = play(problem, method, 200), simulate([(problem, method)], 200)[0]
         for field in ("x", "loss", "rate", "last", "lowest"):
             np.testing.assert_allclose(getattr(fast, field), getattr(slow, field), rtol=1e-13, err_msg=field)
 
 
-def test_a_race_keeps_its_order_and_records_what_was_asked_for():
+def test_a_simulation_keeps_its_order_and_records_what_was_asked_for():
     problem = theorem_1(period=50)
     lanes = [(problem, Method("SGD", alpha=alpha)) for alpha in (0.1, 0.2, 0.3, 0.4)]
     done = []
-    runs = race(lanes, 100, at=np.array([1, 2, 100]), progress=lambda *counts: done.append(counts), threads=2)
+    runs = simulate(lanes, 100, at=np.array([1, 2, 100]), progress=lambda *counts: done.append(counts))
     assert [float(run.x[1, 0]) for run in runs] == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert done == [(1, 4), (2, 4), (3, 4), (4, 4)]
-    full = race(lanes[:1], 100)[0]
+    full = simulate(lanes[:1], 100)[0]
     np.testing.assert_array_equal(runs[0].loss, full.loss[[0, 1, 99]])
 
 
-def test_an_interrupt_stops_the_race():
+def test_an_interrupt_stops_the_simulation():
     begun = []
 
     def interrupt(done, total):
@@ -107,7 +107,7 @@ def test_an_interrupt_stops_the_race():
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        race([(theorem_1(50), Method("SGD"))] * 50, 1000, progress=interrupt)
+        simulate([(theorem_1(50), Method("SGD"))] * 50, 1000, progress=interrupt)
     assert begun == [1]
 
 
@@ -124,7 +124,7 @@ def test_without_a_place_for_its_cache_the_loop_is_compiled_all_the_same(monkeyp
 def test_without_gradients_nothing_moves_and_nothing_is_nan():
     still = Line(Box(-1, 1), np.zeros(3), x1=0.5)
     for name in METHODS:
-        run = race([(still, Method(name))], 20)[0]
+        run = simulate([(still, Method(name))], 20)[0]
         np.testing.assert_array_equal(run.x, 0.5)
         assert np.isfinite(run.rate).all()
 
@@ -188,9 +188,9 @@ def test_a_coordinate_without_a_rate_does_not_move():
         (lambda: Box(1, 1), r"box=\(1, 1\): must be finite, with low < high"),
         (lambda: Box(2, -2), "it is empty"),
         (lambda: Ball(0.0), "radius=0.0: must be"),
-        (lambda: race([(theorem_1(50), Method("SGD"))], 0), "steps=0: must be at least 1"),
+        (lambda: simulate([(theorem_1(50), Method("SGD"))], 0), "steps=0: must be at least 1"),
         (lambda: play(theorem_1(50), Method("SGD"), 0), "steps=0: must be at least 1"),
-        (lambda: race([(theorem_1(50), Method("SGD"))], 5, at=np.array([6])), "steps between 1 and 5"),
+        (lambda: simulate([(theorem_1(50), Method("SGD"))], 5, at=np.array([6])), "steps between 1 and 5"),
     ],
 )
 def test_bad_input_says_what_is_allowed(make, message):

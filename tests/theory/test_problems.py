@@ -1,5 +1,6 @@
 """The problems against brute force: comparators, gradients, and the conditions on C."""
 
+import itertools
 import math
 
 import numpy as np
@@ -57,8 +58,7 @@ def adams_expected_step(period, beta1, beta2, delta=1.0, draws=200_000):
 @pytest.mark.parametrize("betas", [(0.0, 0.5), (0.0, 0.9), (0.3, 0.5)])
 def test_theorem_3_condition_is_sufficient(betas):
     """It is not necessary: Adam may drift away for a smaller C, too."""
-    period = problems.theorem_3_period(*betas)
-    assert not problems.theorem_3_condition(period - 1, *betas)
+    period = next(c for c in itertools.count(2) if problems.theorem_3_condition(c, *betas))
     for c in (period, 4 * period):
         assert problems.theorem_3_condition(c, *betas)
         mean, error = adams_expected_step(c, *betas)
@@ -140,12 +140,8 @@ def test_theorem_3_draws_with_the_stated_probability():
         (lambda: problems.theorem_2(10**9), "C=1000000000: must be an even integer >= 2 and <= 10,000,000"),
         (lambda: problems.savarese(10, 0, period=0), "C=0: must be an integer >= 2"),
         (lambda: problems.savarese(10, 0, beta2=1.0), r"beta2=1.0: must be in \[0, 1\)"),
-        (
-            lambda: problems.theorem_1_period(0.999999999999),
-            r"smallest C .* is about 3e\+13, .* ten periods take 3e\+14 steps",
-        ),
-        (lambda: problems.theorem_2_period(0.0, 1 - 2**-53), "C is limited to 10,000,000"),
-        (lambda: problems.theorem_2_period(math.nextafter(0.5**0.5, 0), 0.5), "C is limited to 10,000,000"),
+        (lambda: problems.theorem_1_period(0.999999999999), "beta2=0.999999999999: the theorem allows no C up to"),
+        (lambda: problems.theorem_2_period(math.nextafter(0.5**0.5, 0), 0.5), "allows no C up to 10,000,000"),
         (lambda: problems.theorem_3(20, 0, 0), "steps=0: must be at least 1"),
         (lambda: problems.theorem_3(20, 10, 0, delta=20.0), r"delta=20.0: must be in \(0, C\)"),
         (lambda: problems.smallest_counterexample(0), "steps=0: must be at least 1"),

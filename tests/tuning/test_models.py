@@ -69,7 +69,7 @@ def lstm() -> Case:
 
 
 def trained(case: Callable[[], Case], seed: int, steps: int, suggested: bool) -> float:
-    """The mean loss of the last tenth of a training, suggested or at the defaults."""
+    """The mean loss of the last tenth of a run, suggested or at the defaults."""
     torch.manual_seed(seed)
     model, loss, batches = case()
     options: dict[str, Any] = suggest(model, loss, batches, steps).options if suggested else {}

@@ -72,11 +72,8 @@ class Forecast:
 
     def json(self) -> str:
         """The fields as JSON."""
-        proof: dict[str, Any] = {
-            "meets_theorem_4": self.certificate.meets_theorem_4,
-            "guaranteed": self.certificate.guaranteed,
-        }
-        proof |= {"m": self.certificate.m, "largest_upper": self.certificate.largest_upper}
+        names = ("meets_theorem_4", "guaranteed", "m", "largest_upper")
+        proof: dict[str, Any] = {name: getattr(self.certificate, name) for name in names}
         useful = self.certificate.useful_from()
         proof |= {"needs": NEEDS, "useful_from": useful if math.isfinite(useful) else None}
         return json.dumps({**asdict(self), "certificate": proof})

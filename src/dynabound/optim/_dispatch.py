@@ -34,7 +34,11 @@ def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[Backe
     sharded: list[Tensor] = []
     lr = read_lr(group)
     capture = group["capturable"] or torch.compiler.is_compiling()
-    scan = _fused.scan if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group)) else _find_none
+    scan = (
+        _fused._kernel.scan
+        if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group))
+        else _find_none
+    )
     found, entries = scan(*lists)
     if None in found and any([is_dtensor(param) or param.is_complex() for param in lists[0]]):
         if not (capture or group["differentiable"]):

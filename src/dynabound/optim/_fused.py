@@ -16,7 +16,7 @@ from dynabound._extras import rebuild_command
 from dynabound.optim._scalars import Scalars
 
 if TYPE_CHECKING:
-    from dynabound.optim import _kernel
+    from dynabound.optim import _kernel as _kernel  # for _dispatch, too
 
 
 def _load() -> str | None:
@@ -43,7 +43,11 @@ LEVEL = len(LEVELS) - 1
 """The instruction set in use."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""Supported dtypes, real or complex. The state has the same dtype, or float32 for the 16-bit ones."""
+"""Supported dtypes, real or complex. The state has the same dtype, or float32 for the 16-bit ones.
+
+The kernel supports plain CPU tensors where parameter, gradient and state have one dense memory order. Its ``scan``
+gives (kind, step count) of each parameter, None for those that are not supported, and the kernel's entries.
+"""
 
 
 @dataclass(frozen=True)
@@ -91,24 +95,9 @@ def update(
     their memory may have been replaced.
     """
     if entries is None:
-        _, entries = scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
+        _, entries = _kernel.scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
     _kernel.update(LEVEL, torch.get_num_threads(), entries, s)
     increment_version(params)  # so that autograd notices, as it does for torch's own in-place operations
-
-
-def scan(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    max_exp_avg_sqs: list[Tensor],
-    steps: list[Tensor],
-) -> tuple[list[tuple[int, int] | None], bytes]:
-    """(kind, step count) of every parameter that the kernel supports, None for the others; and the kernel's entries.
-
-    The kernel supports plain CPU tensors of ``DTYPES`` where parameter, gradient and state have one dense memory order.
-    """
-    return _kernel.scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
 
 
 def choose(entries: bytes, indices: Sequence[int]) -> bytes:

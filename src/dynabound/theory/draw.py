@@ -1,4 +1,4 @@
-"""The figures of a demonstration, drawn from its numbers alone."""
+"""The figures of a demonstration, drawn from its numbers only."""
 
 from __future__ import annotations
 

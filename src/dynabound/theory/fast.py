@@ -31,24 +31,23 @@ def _compiled(function: Callable[..., Any]) -> Any:
         return numba.njit(nogil=True)(function)
 
 
-def race(
+def simulate(
     lanes: Sequence[tuple[Line, Method]],
     steps: int,
     at: Steps | None = None,
     progress: ProgressCallback | None = None,
-    threads: int | None = None,
 ) -> list[Trajectory]:
     """Run every (problem, method) of ``lanes`` for ``steps`` steps, recording the steps ``at`` (None: all of them).
 
     >>> from dynabound.theory.problems import theorem_1
-    >>> adam, sgd = race([(theorem_1(period=50), Method(name)) for name in ("Adam", "SGD")], steps=10_000)
+    >>> adam, sgd = simulate([(theorem_1(period=50), Method(name)) for name in ("Adam", "SGD")], steps=10_000)
     >>> adam.lowest >= 0, sgd.lowest >= 0
     (True, False)
     """
     require(steps >= 1, "steps", steps, "at least 1")
     at = np.arange(1, steps + 1) if at is None else np.unique(at)
     require(at.size == 0 or (at[0] >= 1 and at[-1] <= steps), "at", at, f"steps between 1 and {steps}")
-    pool = ThreadPoolExecutor(threads or os.cpu_count())
+    pool = ThreadPoolExecutor(os.cpu_count())
     runs = []
     try:
         for run in pool.map(lambda lane: _run(lane[0], lane[1], steps, at), lanes):

@@ -103,8 +103,6 @@ class Method:
         bound_functions.check(self.bounds)
         if self.components.clipped and isinstance(self.bounds, str):
             bound_functions.certificate(self.bounds, self.gamma, self.final_lr)  # refuses those that overflow
-        if isinstance(self.bounds, list):  # as it comes from JSON; the cache of coefficients needs a hash
-            object.__setattr__(self, "bounds", tuple(self.bounds))
 
     @property
     def components(self) -> Components:

@@ -76,12 +76,8 @@ def _smallest(condition: Callable[[Any], Any], first: int, stride: int, name: st
         meets = condition(candidates.astype(np.float64))
         if meets.any():
             return int(candidates[meets.argmax()])
-    needed = float(MAX_PERIOD)
-    while not condition(needed):
-        needed *= 1.1
     raise ValueError(
-        f"{name}: the smallest C that the theorem allows is about {needed:.1g}, so ten periods take "
-        f"{10 * needed:.1g} steps; C is limited to {MAX_PERIOD:,}: choose smaller betas, or give C"
+        f"{name}: the theorem allows no C up to {MAX_PERIOD:,}, the largest that is run; give C, or smaller betas"
     )
 
 
@@ -161,17 +157,6 @@ def theorem_3_condition(period: Any, beta1: float, beta2: float, delta: float = 
     if beta1:
         back = back + beta1 * p / (math.sqrt(beta2 * (1 - beta2)) * max(1 - ratio, 1e-300))
     return (p < 1) & (away >= back)
-
-
-def theorem_3_period(beta1: float, beta2: float, delta: float = 1.0) -> int:
-    """The smallest C that meets :func:`theorem_3_condition`.
-
-    >>> theorem_3_period(0.0, 0.5), theorem_3_period(0.0, 0.9)
-    (10, 74)
-    """
-    check_betas(beta1, beta2)
-    name = f"beta1={beta1!r}, beta2={beta2!r}"
-    return _smallest(lambda period: theorem_3_condition(period, beta1, beta2, delta), first=2, stride=1, name=name)
 
 
 def theorem_3(period: int, steps: int, seed: int, delta: float = 1.0) -> Line:

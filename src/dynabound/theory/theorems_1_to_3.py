@@ -21,7 +21,7 @@ from dynabound.theory.demonstration import (
     step_size_text,
     trend,
 )
-from dynabound.theory.fast import ProgressCallback, race
+from dynabound.theory.fast import ProgressCallback, simulate
 from dynabound.theory.framework import Box, Floats, Trajectory
 from dynabound.theory.methods import METHODS, SCHEMES, Method, check_betas
 from dynabound.theory.regret import regret
@@ -70,10 +70,10 @@ def theorem_1(
     met = bool(problems.theorem_1_condition(period, beta2))
     demo.judge("C meets 5β₂^(C−2) ≤ (1−β₂)/(4−β₂)", compared, met)
 
-    runs = race([(problem, make_method(name, alpha=alpha, scheme=scheme, **numbers)) for name in METHODS], steps)
+    runs = simulate([(problem, make_method(name, alpha=alpha, scheme=scheme, **numbers)) for name in METHODS], steps)
     grid = [(name, other, a) for name in METHODS for other in SCHEMES for a in ALPHAS]
     lanes = [(problem, make_method(name, alpha=float(a), scheme=other, **numbers)) for name, other, a in grid]
-    swept = race(lanes, steps, log_spaced(steps), progress)
+    swept = simulate(lanes, steps, log_spaced(steps), progress)
     outcomes = {name: [_outcome(run) for run in swept if _is(run, name, scheme)] for name in METHODS}
     _judge_traps(demo, swept, within_theorem=met and beta1 == 0)
     _judge_escapes(demo, runs, swept, outcomes)
@@ -193,7 +193,7 @@ def theorem_2(
     own = [_tuned(name, alpha, numbers) for name in METHODS]
     more = [Method("Adam", alpha=factor * alpha, **numbers) for factor in (0.1, 10, 100)]
     at = log_spaced(steps, multiple=period)
-    runs = race([(problem, method) for method in own + more], steps, at, progress)
+    runs = simulate([(problem, method) for method in own + more], steps, at, progress)
     units = [regret(run) / at * period / 2 for run in runs]
     for run, unit in zip(runs, units, strict=True):
         _judge_average(demo, run, unit, f"α = {run.method.alpha:g}", THEOREM_2 if met else None)
@@ -237,7 +237,7 @@ def _decreasing_beta1(
     beta1 = 0.9 * numbers["beta2"] ** 0.5
     for decay, text in ((0.99, "β₁·0.99^(t−1)"), ("harmonic", "β₁/t")):
         method = Method("Adam", **{**numbers, "alpha": alpha, "beta1": beta1, "beta1_decay": decay})
-        run = race([(problem, method)], demo.settings["steps"], demo.data["t"])[0]
+        run = simulate([(problem, method)], demo.settings["steps"], demo.data["t"])[0]
         unit = regret(run) / run.at * demo.settings["period"] / 2
         shown = f"β₁ₜ = {text}, β₁ = {beta1:.3g}"
         _judge_average(demo, run, unit, shown, DECREASING_BETA1 if met else None, " with decreasing β₁")
@@ -273,7 +273,7 @@ def theorem_3(
     lines = [problems.theorem_3(period, steps, seed, delta) for seed in range(seeds)]
     met = _judge_drift(demo, beta1, beta2)
     at = log_spaced(steps)
-    runs = race([(line, methods[name]) for name in names for line in lines], steps, at, progress)
+    runs = simulate([(line, methods[name]) for name in names for line in lines], steps, at, progress)
     paths = {name: [run.x[:, 0] for run in runs if run.method.name == name] for name in names}
     last = {name: np.array([run.last[0] for run in runs if run.method.name == name]) for name in names}
     for name in names:
@@ -300,7 +300,7 @@ def _judge_drift(demo: Demonstration, beta1: float, beta2: float) -> bool:
     period, delta, steps = demo.settings["period"], demo.settings["delta"], 100_000
     free = [replace(problems.theorem_3(period, steps, seed, delta), domain=Box(-1e9, 1e9)) for seed in range(8)]
     method = Method("Adam", alpha=1.0, beta1=beta1, beta2=beta2, scheme="constant")
-    runs = race([(line, method) for line in free], steps, np.array([steps]))
+    runs = simulate([(line, method) for line in free], steps, np.array([steps]))
     drift = np.array([run.last[0] / steps for run in runs])
     mean, error = float(drift.mean()), float(drift.std(ddof=1) / np.sqrt(drift.size))
     proven = bool(problems.theorem_3_condition(float(period), beta1, beta2, delta))
@@ -320,7 +320,8 @@ def _caveats_1(demo: Demonstration, problem: problems.Line, alpha: float, scheme
     steps = demo.settings["steps"]
 
     def adam(claim: str, shown: str, changed: dict[str, Any], of: Statement | None) -> None:
-        run = race([(problem, Method("Adam", **{**numbers, "alpha": alpha, "scheme": scheme, **changed}))], steps)[0]
+        method = Method("Adam", **{**numbers, "alpha": alpha, "scheme": scheme, **changed})
+        run = simulate([(problem, method)], steps)[0]
         first = first_below_0(run)
         measured = f"first x < 0 at t = {first:,}" if first else "never x < 0"
         demo.judge(claim, measured, first is None, shown, of=of)
@@ -341,7 +342,7 @@ def _caveats_2(demo: Demonstration, problem: problems.Line, alpha: float, number
     methods = [Method("Adam", **constant)] + [Method("AdaBound", **{**constant, "final_lr": rate}) for rate in rates]
     # The defaults of AdaBound(), without the bias correction.
     defaults = Method("AdaBound", alpha=1e-3, beta1=0.9, beta2=0.999, scheme="constant", final_lr=0.1, gamma=1e-3)
-    runs = race([(problem, method) for method in (*methods, defaults)], demo.settings["steps"], at)
+    runs = simulate([(problem, method) for method in (*methods, defaults)], demo.settings["steps"], at)
     adam, *bounded, default = [regret(run) / at * period / 2 for run in runs]
     for rate, units in zip(rates, bounded, strict=True):
         measured = f"AdaBound {units[-1]:.3g} × 2/C, Adam {adam[-1]:.3g}"
@@ -363,7 +364,7 @@ def _caveats_3(demo: Demonstration, alpha: float, numbers: dict[str, Any]) -> No
     for rate in (numbers["final_lr"], 3e-3 * numbers["final_lr"]):
         method = Method("AdaBound", **{**numbers, "alpha": alpha, "scheme": "constant", "final_lr": rate})
         half = np.arange(steps // 2 + 1, steps + 1)
-        highest = max(float(run.x.mean()) for run in race([(line, method) for line in lines], steps, half))
+        highest = max(float(run.x.mean()) for run in simulate([(line, method) for line in lines], steps, half))
         measured = f"highest mean x over the second half {highest:+.3f}"
         claim = "With a constant step AdaBound keeps its mean below −0.9 in every run"
         shown = f"constant α, C = {period}, α* = {rate:g}"

@@ -12,7 +12,7 @@ import numpy as np
 from dynabound import bounds as bound_functions
 from dynabound.theory import problems
 from dynabound.theory.demonstration import Demonstration, Statement, check_size, log_spaced
-from dynabound.theory.fast import ProgressCallback, race
+from dynabound.theory.fast import ProgressCallback, simulate
 from dynabound.theory.framework import Ball, Box, Floats, Trajectory, play
 from dynabound.theory.methods import Method, bound_arrays, check_betas, coefficients
 from dynabound.theory.regret import corollary, corrected, decreases, regret, theorem_4
@@ -150,10 +150,7 @@ def _judge_proof(demo: Demonstration, trials: list[_Trial], gammas: Sequence[flo
         shares[f"{gamma:g}"] = {name: float(np.mean(values)) for name, values in found.items()}
         parts = [f"{np.mean(x):.1%} ({name}; single runs {min(x):.0%} to {max(x):.0%})" for name, x in found.items()]
         measured = f"decreases at {', '.join(parts)} of all (t, i)"
-        never, claim = (
-            not any(any(values) for values in found.values()),
-            "1/η_t never decreases (the proof's last step)",
-        )
+        never, claim = not any(map(any, found.values())), "1/η_t never decreases (the proof's last step)"
         demo.judge(claim, measured, never, f"γ = {gamma:g}", of=INVERSE_RATES_GROW)
     demo.data["share"] = shares
     threshold = demo.data["gamma_threshold"] = _threshold()
@@ -191,20 +188,16 @@ def _judge_m(demo: Demonstration, gammas: Sequence[float], final_lr: float) -> N
 def _judge_growth(demo: Demonstration, final_lr: float) -> None:
     """Which power of T Theorem 4's own right-hand side grows like, for each momentum schedule."""
     problem = problems.random_problem("linear", 0, 4000)
-    for momentum in MOMENTA:
+    statements = (
+        ("β₁ = 0", SQRT_T),
+        ("β₁ₜ = β₁", SQRT_T_FOR_ANY_BETA1),
+        ("β₁ₜ = β₁·0.99^(t−1)", SQRT_T),
+        ("β₁ₜ = β₁/t", SQRT_T_HARMONIC),
+    )
+    for momentum, (shown, statement) in zip(MOMENTA, statements, strict=True):
         run = play(problem, Method("AdaBound", beta2=0.99, gamma=0.1, final_lr=final_lr, **momentum), 4000)
         right = theorem_4(run)
         power = float(np.log(right[3999] / right[999]) / np.log(4))
-        decay = run.method.beta1_decay
-        shown, statement = (
-            {
-                1.0: ("β₁ₜ = β₁", SQRT_T_FOR_ANY_BETA1),
-                0.99: ("β₁ₜ = β₁·0.99^(t−1)", SQRT_T),
-                "harmonic": ("β₁ₜ = β₁/t", SQRT_T_HARMONIC),
-            }[decay]
-            if run.method.beta1
-            else ("β₁ = 0", SQRT_T)
-        )
         measured = f"grows like T^{power:.2f} from T = 1,000 to 4,000"
         demo.judge("Theorem 4's right-hand side is O(√T)", measured, power < 0.75, shown, of=statement)
 
@@ -231,7 +224,7 @@ def _curves(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
 def _funnel(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
     """√t·η_t between its bounds on Theorem 3's problem, whose rare gradients lower it, and where 1/η_t decreased."""
     method = Method("AdaBound", alpha=3 * final_lr, beta2=0.9, gamma=gamma, final_lr=final_lr)
-    run = race([(problems.theorem_3(10, steps, seed=1), method)], steps)[0]
+    run = simulate([(problems.theorem_3(10, steps, seed=1), method)], steps)[0]
     lower, upper = bound_arrays(method, steps)
     fell = 1 + np.flatnonzero(decreases(run)[:, 0])
     return dict(t=run.at, rate=run.rate[:, 0] * np.sqrt(run.at), lower=lower, upper=upper, fell=run.at[fell])
@@ -242,7 +235,7 @@ def crossing(name: str, horizons: Any, alpha: float = 1e-6, beta2: float = 0.9) 
     found: dict[str, list[float]] = dict(t=[], regret=[], theorem=[], corrected=[])
     for horizon in horizons:
         example = problems.smallest_counterexample(int(horizon), name, alpha, beta2)
-        run = race([example], int(horizon), threads=1)[0]
+        run = simulate([example], int(horizon))[0]
         values = int(horizon), regret(run)[-1], theorem_4(run)[-1], corrected(run)[-1]
         for key, value in zip(found, values, strict=True):
             found[key].append(float(value))
@@ -281,7 +274,7 @@ def counterexample(
                 measured = f"R_T = {r:.4f}, at most {sure:.3g}"
                 demo.judge("The corrected guarantee", measured, r <= sure, shown, source=SAVARESE)
     _judge_corollary(demo, small)
-    run = race([problems.smallest_counterexample(100, **small)], 100)[0]
+    run = simulate([problems.smallest_counterexample(100, **small)], 100)[0]
     demo.data["path"] = dict(t=run.at, x=run.x[:, 0], rate=run.rate[:, 0] * np.sqrt(run.at))
     for name in BOUNDED:
         _judge_savarese(demo, name, progress)
@@ -291,14 +284,11 @@ def counterexample(
 def _judge_corollary(demo: Demonstration, small: dict[str, Any]) -> None:
     """The smallest counterexample also breaks the corollary: with β₁ = 0, and with a β₁ > 0 that decays."""
     for beta1, decay in ((0.0, 0.5), (1e-9, 0.5)):
-        run = race([problems.smallest_counterexample(4, beta1=beta1, beta1_decay=decay, **small)], 4)[0]
+        run = simulate([problems.smallest_counterexample(4, beta1=beta1, beta1_decay=decay, **small)], 4)[0]
         r, right = float(regret(run)[-1]), float(corollary(run)[-1])
-        measured, shown = (
-            f"R_T = {r:.4f}, right-hand side {right:.4g}",
-            f"smallest, T = 4, β₁ = {beta1:g}, λ = {decay:g}",
-        )
-        claim = "The corollary's inequality"
-        demo.judge(claim, measured, r <= right, shown, of=COROLLARY)
+        measured = f"R_T = {r:.4f}, right-hand side {right:.4g}"
+        shown = f"smallest, T = 4, β₁ = {beta1:g}, λ = {decay:g}"
+        demo.judge("The corollary's inequality", measured, r <= right, shown, of=COROLLARY)
 
 
 def _meets(method: Method, horizon: int) -> bool:
@@ -313,7 +303,7 @@ def _judge_savarese(demo: Demonstration, name: str, progress: ProgressCallback |
     met = _meets(examples[0].method, steps)
     shown = f"Savarese, T = {steps:,}, {seeds} seeds, {name}"
     demo.judge("Savarese's example meets Theorem 4's assumptions", "yes" if met else "no", met, shown, source=SAVARESE)
-    runs = race(examples, steps, progress=progress)
+    runs = simulate(examples, steps, progress=progress)
     at = log_spaced(steps, 200)
     ratios = np.array([regret(run, at) / theorem_4(run)[at - 1] for run in runs])
     sure = max(float((regret(run, run.at) / corrected(run))[-1]) for run in runs)
