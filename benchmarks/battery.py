@@ -285,8 +285,9 @@ def main() -> None:
     seeds = range(options.seeds)
     known = json.loads(options.json.read_text()) if options.json and options.json.exists() else {}
     rows = {}
-    print("| task | steps | best Adam | best SGDM | Adam 1e-3 | AdaBound default | suggested (lr / final_lr) | regret | cost |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    headings = ["task", "steps", "best Adam", "best SGDM", "Adam 1e-3", "AdaBound default", "suggested (lr / final_lr)",
+                "regret", "cost"]  # fmt: skip
+    print(f"| {' | '.join(headings)} |\n|{' --- |' * len(headings)}")
     for name in options.only:
         task = TASKS[name]
         if name not in known:
@@ -298,8 +299,9 @@ def main() -> None:
         rates, first = row["rates"], found[0][1]
         row["cost"] = max(numbers["cost"] for _, numbers in found)
         print(
-            f"| {name} | {task.steps} | {rates[0]:.2g}: {row['best Adam']:.4g} | {rates[1]:.2g}: {row['best SGDM']:.4g} "
-            f"| {row['Adam 1e-3']:.4g} | {row['AdaBound default']:.4g} | {row['suggested']:.4g} "
+            f"| {name} | {task.steps} | {rates[0]:.2g}: {row['best Adam']:.4g} "
+            f"| {rates[1]:.2g}: {row['best SGDM']:.4g} | {row['Adam 1e-3']:.4g} "
+            f"| {row['AdaBound default']:.4g} | {row['suggested']:.4g} "
             f"({first['lr']:.2g} / {first['final_lr']:.2g}) | {regret(row, 'suggested'):+.1f} | {row['cost']} |",
             flush=True,
         )

@@ -164,7 +164,7 @@ def test_the_facts_at_the_top_come_from_the_runs(tiny, done):
     report = build([tiny], done)
     start, end, cost = report.facts
     (first,) = [each for each in report.studies[0].verdicts if "after one epoch" in each.claim]
-    assert f"{first.verdict} on 1" in start.lines[0]
+    assert f"1 {first.verdict}" in start.lines[0]
     assert [line.partition(":")[0] for line in end.lines][1:] == [
         "AdaBound − Adam at the last epoch, better",
         "AdaBound − Adam with learning rate 0.001, without a search, better",
