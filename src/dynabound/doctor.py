@@ -72,22 +72,24 @@ def _version(package: str) -> str | None:
 
 
 def _lines(found: dict[str, Any]) -> list[str]:
-    lines = [f"dynabound  {found['dynabound']}, Python {found['python']}, {found['platform']}, {found['cores']} cores"]
+    lines = [f"dynabound   {found['dynabound']}, Python {found['python']}, {found['platform']}, {found['cores']} cores"]
     if found["torch"] is None:
-        lines.append(f"torch      {found['reason']}")
+        lines.append(f"torch       {found['reason']}")
     else:
         kernel = found["kernel"]
         lines += [
-            f"torch      {found['torch']}, {found['threads']} threads, devices: {', '.join(found['devices'])}",
-            f"kernel     {kernel['instruction_set']}, {kernel['threads']} threads" if kernel["available"]
-            else f"kernel     missing: {kernel['reason']}",
-            f"backends   {', '.join(found['backends'])}",
+            f"torch       {found['torch']}, {found['threads']} threads, devices: {', '.join(found['devices'])}",
+            f"kernel      {kernel['instruction_set']}, {kernel['threads']} threads" if kernel["available"]
+            else f"kernel      missing: {kernel['reason']}",
+            f"backends    {', '.join(found['backends'])}",
         ]  # fmt: skip
     for extra, packages in found["extras"].items():
+        if extra == "torch":  # the second line has it
+            continue
         absent = [name for name, version in packages.items() if version is None]
         known = ", ".join(f"{name} {version}" for name, version in packages.items() if version)
         state = f"missing {', '.join(absent)}: {pip_command(extra)}" if absent else known
-        lines.append(f"{extra:10} {state}")
+        lines.append(f"{extra:11} {state}")
     return lines
 
 

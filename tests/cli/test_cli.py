@@ -69,6 +69,17 @@ def test_every_command_has_examples(name):
     assert loaded(name).epilog.startswith("Examples:\n\ndynabound ")
 
 
+@pytest.mark.parametrize("width", ["60", "80"])
+@pytest.mark.parametrize("words", [[], *([name] for name in COMMANDS), ["runs", "show"], ["data", "fetch"]])
+def test_help_shows_no_type_for_flags_and_breaks_no_choice(words, width, monkeypatch):
+    monkeypatch.setenv("COLUMNS", width)
+    shown = run(*words, "--help").stdout
+    assert "<bool>" not in shown
+    for choices in ("demo|laptop|paper", "float32|bf16", "cpu|cuda|mps", "local|ray", "sqrt|constant"):
+        first = choices.partition("|")[0] + "|"
+        assert shown.count(first) == shown.count(choices)
+
+
 def test_an_unknown_command_names_the_nearest():
     result = run("trian")
     assert result.exit_code == 2

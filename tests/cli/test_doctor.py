@@ -22,7 +22,8 @@ def test_it_shows_versions_kernel_devices_and_extras():
     assert "cpu" in found["devices"]
     assert found["extras"]["lab"]["pooch"]
     shown = CliRunner().invoke(app, ["doctor"]).stdout
-    assert f"torch      {torch.__version__}" in shown
+    assert f"torch       {torch.__version__}" in shown
+    assert shown.count("\ntorch ") == 1
     assert "matplotlib" in shown
 
 
@@ -30,8 +31,8 @@ def test_it_says_why_there_is_no_kernel(monkeypatch):
     status = KernelStatus(False, "it was not built; install a compiler", None, 2)
     monkeypatch.setattr("dynabound.optim.kernel_status", lambda: status)
     shown = CliRunner().invoke(app, ["doctor"]).stdout
-    assert "kernel     missing: it was not built; install a compiler" in shown
-    assert "backends   foreach, loop" in shown
+    assert "kernel      missing: it was not built; install a compiler" in shown
+    assert "backends    foreach, loop" in shown
 
 
 def test_it_names_the_command_for_a_missing_extra(monkeypatch):

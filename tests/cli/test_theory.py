@@ -33,12 +33,6 @@ main()
     assert (answer.stdout, answer.stderr) == (f"{message}\n", f"dynabound: {message}\n")
 
 
-@pytest.mark.processes
-def test_the_core_does_not_import_the_lab():
-    loaded = python("import sys, dynabound; print({'numba', 'matplotlib', 'rich', 'typer'} & set(sys.modules))")
-    assert loaded.stdout.strip() == "set()"
-
-
 def run(*arguments):
     return CliRunner().invoke(app, ["theory", *map(str, arguments)])
 

@@ -25,7 +25,7 @@ SIZES = [
     "8",
     *[number for number in NUMBERS if number not in (str(2**31), "3")],
 ]  # models stay small
-LAYERS = ["1", "2", "0", "-1", "0.5", "nan", "x", ""]
+LAYERS = ["1", "2", str(10**6), str(2**62), "0", "-1", "0.5", "nan", "x", ""]
 
 SPEC = {
     "--model": MODELS, "--width": ["0.01", "16", "17", "0", "nan", "x"], "--hidden": SIZES, "--layers": LAYERS,

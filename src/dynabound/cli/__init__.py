@@ -43,6 +43,9 @@ class _Commands(typer.core.TyperGroup):
         super().__init__(**settings)
         self.commands = {name: typer.core.TyperCommand(name, help=line) for name, (_, line) in COMMANDS.items()}
 
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _hide_types_of_flags(super().get_params(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(COMMANDS)
 
@@ -72,7 +75,17 @@ def _load(name: str) -> Any:
         group.command(name, help=text, epilog=found.epilog)(found)
     loaded = typer.main.get_command(group)
     loaded.name = name
+    for command in (loaded, *getattr(loaded, "commands", {}).values()):
+        _hide_types_of_flags(command.get_params(typer.Context(command)))
     return loaded
+
+
+def _hide_types_of_flags(parameters: list[Any]) -> list[Any]:
+    """Without this, typer shows ``--json <bool>`` for an option that takes no value."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False):
+            parameter.metavar = ""
+    return parameters
 
 
 @examples("dynabound doctor", "dynabound doctor --json")

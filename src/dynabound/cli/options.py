@@ -28,6 +28,9 @@ def _completer(choices: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
+_BESIDE = 17  # longer lists would be broken inside a word on a narrow terminal
+
+
 def one_of(choices: Iterable[str], help: str, argument: bool = False) -> dict[str, Any]:
     """Show the choices in the help and complete them in the shell; checking them is left to the command.
 
@@ -36,7 +39,7 @@ def one_of(choices: Iterable[str], help: str, argument: bool = False) -> dict[st
     choices = tuple(choices)
     shown = "|".join(choices)
     about: dict[str, Any] = {"help": help, "autocompletion": _completer(choices)}
-    if argument or len(shown) > 30:
+    if argument or len(shown) > _BESIDE:
         return about | {"help": f"{help.removesuffix('.')}: {', '.join(choices)}."}
     return about | {"metavar": shown}
 

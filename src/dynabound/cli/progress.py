@@ -99,8 +99,6 @@ def tensorboard(folder: Path) -> Callable[[Progress], None]:
         from torch.utils.tensorboard.writer import SummaryWriter
     except ModuleNotFoundError as error:
         raise LabError(f"--tensorboard: {_extras.missing(error, 'tensorboard')}") from None
-    if folder.is_symlink():  # what it points to may be someone else's
-        raise LabError(f"--tensorboard: {folder} is a symbolic link; remove it")
     writer: Any = None
 
     def write(p: Progress) -> None:

@@ -21,7 +21,7 @@ from dynabound.lab.tasks.models import MODELS
 __all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError", "describe", "is_number",
            "workload_key", "workload_title"]  # fmt: skip
 
-Options: TypeAlias = "tuple[tuple[str, Any], ...]"
+OptionPairs: TypeAlias = "tuple[tuple[str, Any], ...]"
 SCALES = ("demo", "laptop", "paper")
 PRECISIONS = ("float32", "bf16")
 
@@ -37,6 +37,7 @@ _NUMBERS: dict[str, tuple[Callable[[float], bool], str]] = {
     "lr": (lambda x: x >= 0, ">= 0"),
     "weight_decay": (lambda x: x >= 0, ">= 0"),
 }
+_MOST_LAYERS = 1000  # torch takes minutes and gigabytes to build more, however small they are
 _OWN = sorted({name for own in MODELS.values() for name in own})
 
 
@@ -88,7 +89,7 @@ class RunSpec:
     clip: float | None = _own("clip", "Largest gradient norm; 0: no clipping.")
     optimizer: str = _field("adabound", "Optimizer.", (*optimizers.OPTIMIZERS, "module:Class"))
     lr: float = _field(DEFAULT, "Learning rate.", default="the optimizer's")
-    opt: Mapping[str, Any] | Options = field(
+    opt: Mapping[str, Any] | OptionPairs = field(
         default=(), metadata=_option("Optimizer argument, such as final_lr=0.5; repeatable.")
     )
     batch_size: int = _field(DEFAULT, "Images, or parallel streams of text, per step.", default="the task's")
@@ -135,8 +136,9 @@ class RunSpec:
             object.__setattr__(self, name, value)
 
     def _check_numbers(self) -> None:
-        for name in ("hidden", "layers", "bptt", "batch_size", "epochs", "decay_after", "examples"):
+        for name in ("hidden", "bptt", "batch_size", "epochs", "decay_after", "examples"):
             _integer(name, getattr(self, name), 1)
+        _integer("layers", self.layers, 1, _MOST_LAYERS)
         _integer("seed", self.seed, 0)
         for name, (legal, allowed) in _NUMBERS.items():
             value = getattr(self, name)
@@ -243,16 +245,17 @@ def _choice(name: str, value: Any, allowed: Any) -> str:
     return value
 
 
-def _integer(name: str, value: Any, least: int) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value < 2**63):
-        raise SpecError(f"{name}={_short(value)}: must be an integer >= {least} that fits into 64 bits")
+def _integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
+        limit = f"and <= {most}" if most < 2**63 - 1 else "that fits into 64 bits"
+        raise SpecError(f"{name}={_short(value)}: must be an integer >= {least} {limit}")
 
 
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _pairs(optimizer: str, opt: Any) -> Options:
+def _pairs(optimizer: str, opt: Any) -> OptionPairs:
     """Options in one canonical form: sorted pairs, lists as tuples."""
     items = opt.items() if isinstance(opt, Mapping) else opt
     try:
