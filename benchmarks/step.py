@@ -1,4 +1,4 @@
-"""Step time and memory beside other packages: ``python benchmarks/step.py [--help]``, the same as ``dynabound bench``."""
+"""Step time and memory beside other packages, the same as ``dynabound bench``: ``python benchmarks/step.py --help``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What runs cost: against arithmetic by hand, torch's own counter and real files; how long studies take: against a clock."""
+"""What runs cost: against arithmetic by hand, torch's own counter and real files; how long studies take."""
 
 import json
 import random
