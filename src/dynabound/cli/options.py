@@ -28,7 +28,7 @@ def _completer(choices: Iterable[str]) -> Callable[[str], list[str]]:
     return complete
 
 
-_BESIDE = 17  # longer lists would be broken inside a word on a narrow terminal
+_BESIDE = 16  # longer lists would be broken inside a word on a narrow terminal
 
 
 def one_of(choices: Iterable[str], help: str, argument: bool = False) -> dict[str, Any]:

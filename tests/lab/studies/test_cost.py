@@ -251,6 +251,7 @@ def test_a_stored_search_is_continued(monkeypatch, tmp_path):
     for point in grid[2:]:  # as if the large ones had diverged
         with store.run(point).lock():
             store.run(point).begin(point, {"device": "cpu"})
+            store.run(point).write_metrics([])
             store.run(point).end("diverged", [])
     (stages,) = chains([recipes.Study("one", "", "", (row,))], "demo", store)
     assert [[point.lr for point in stage] for stage in stages] == [[0.02, 0.05, 0.2, 0.5], [0.1, 0.1]]

@@ -208,8 +208,9 @@ class RayEngine:
 
     def _end(self, ref: Any, task: _Task, stopping: bool) -> Event:
         event, node_lost = self._result(ref, task)
-        if event.state == "failed":
-            return _fail(task, event.error)
+        # Not if another process trains the run or has completed it.
+        if event.state == "failed" and task.store.run(task.spec).status()["state"] not in ENDED:
+            record_failure(task.store, task.spec, event.error)
         if event.state != "crashed":
             return event
         task.lost_nodes += node_lost
@@ -274,13 +275,6 @@ def _save_result(task: _Task, state: str, error: str, session: dict[str, Any], f
         remedy = "make room, or the folder writable, then run the same command again"
         state, error = "failed", f"{run.folder}: cannot be written ({problem.strerror}); {remedy}"
     return Event(task.spec.name, state, error=error)
-
-
-def _fail(task: _Task, error: str) -> Event:
-    """Record a failure, unless another process trains the run or has completed it."""
-    if task.store.run(task.spec).status()["state"] not in ENDED:
-        record_failure(task.store, task.spec, error)
-    return Event(task.spec.name, "failed", error=error)
 
 
 def _create_probe(root: Path) -> Path:
