@@ -244,7 +244,7 @@ def _print_dry_run(planned: list[plans.Planned], theory: list[str] | None, scale
     if as_json:
         listed = [{"study": p.study, "label": p.label, "run": p.spec.name, "state": p.state, "note": p.note,
                    "spec": p.spec.to_dict()} for p in planned]  # fmt: skip
-        echo_json({"runs": listed, "theory": theory, "costs": [{**vars(c), "gpu_hours": c.gpu_hours} for c in costs]})
+        echo_json({"runs": listed, "theory": theory, "costs": costs})
         return
     for p in planned:
         echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
@@ -257,17 +257,17 @@ def _print_dry_run(planned: list[plans.Planned], theory: list[str] | None, scale
         _print_costs(costs)
 
 
-def _print_costs(costs: list[cost.Cost]) -> None:
+def _print_costs(costs: list[dict[str, Any]]) -> None:
     for c in costs:
         echo(
-            f"{c.workload:22} {c.runs:5} runs  {c.steps:12,} steps  {c.flops:8.2e} FLOP  "
-            f"{c.gpu_hours:8.1f} GPU hours  {c.seconds / 3600:10,.0f} hours on this CPU"
+            f"{c['workload']:22} {c['runs']:5} runs  {c['steps']:12,} steps  {c['flops']:8.2e} FLOP  "
+            f"{c['gpu_hours']:8.1f} GPU hours  {c['seconds'] / 3600:10,.0f} hours on this CPU"
         )
-    flops, hours = sum(c.flops for c in costs), sum(c.gpu_hours for c in costs)
+    flops, hours = sum(c["flops"] for c in costs), sum(c["gpu_hours"] for c in costs)
     echo(
         f"total: {flops:.2e} floating-point operations: {hours:,.0f} GPU hours at an assumed "
         f"{cost.GPU_FLOPS / 1e12:g} TFLOP/s and at least {1e3 * cost.STEP_SECONDS:g} ms per step, "
-        f"{sum(c.seconds for c in costs) / 3600:,.0f} hours on this CPU"
+        f"{sum(c['seconds'] for c in costs) / 3600:,.0f} hours on this CPU"
     )
 
 

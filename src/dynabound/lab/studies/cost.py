@@ -6,6 +6,7 @@ networks are on torch's meta device. Searches are simulated with synthetic losse
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import itertools
 import math
@@ -25,7 +26,7 @@ from dynabound.lab.engines.base import threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec, workload_key, workload_title
 from dynabound.lab.store import Store
-from dynabound.lab.studies.plan import StoredRuns, wanted
+from dynabound.lab.studies.plan import StoredRun, StoredRuns, wanted
 from dynabound.lab.studies.recipes import Study
 from dynabound.lab.studies.search import GRIDS
 from dynabound.lab.tasks import models, optimizers
@@ -35,25 +36,23 @@ from dynabound.lab.tasks.models import LanguageModel
 from dynabound.lab.training.batches import make_batches
 from dynabound.lab.training.loop import Training
 
-__all__ = ["ASSUMED", "GPU_FLOPS", "STEP_SECONDS", "Cost", "Profile", "chains", "estimate", "estimate_time",
-           "gpu_seconds", "profile", "schedule", "size", "synthetic_loss"]  # fmt: skip
+__all__ = ["GPU_FLOPS", "STEP_SECONDS", "Profile", "chains", "estimate", "estimate_time", "gpu_seconds", "profile",
+           "schedule", "size", "synthetic_loss"]  # fmt: skip
 
 GPU_FLOPS = 10e12
 """Operations per second that a data-centre GPU is assumed to sustain on these networks."""
 STEP_SECONDS = 1e-3
 """The shortest time of a step on a GPU: Python has to launch its kernels, however small they are."""
 _PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
-_TIMED_FLOPS = 1e10  # of a step, about a second
-_TIMED_IMAGES = 16  # per step with more operations, scaled up to a batch: one of a wide network takes a CPU minutes
+_TIMED_IMAGES = 16  # per step of a convolutional network, scaled up to a batch: one of a wide network takes minutes
 _TIMED_STEPS = 3
 _METRICS_BYTES = 300  # of an epoch
 _RATES_BYTES = 130  # of a layer and an epoch
-ASSUMED = (
+_ASSUMED = [
     "each search finds its best learning rate inside its first grid, and SGD's finer pass a better one; "
     "stored runs are better than all runs still to do",
     "a run takes as long as others of its workload, even if it diverges early; an interrupted one counts in full",
-)
-"""Assumptions about runs that have not ended."""
+]
 _WORSE = 1e9  # than any real loss
 _NEAR = 1.1  # a makespan of at most this multiple of a lower bound is limited by it
 _BETWEEN = 1.8  # times the middle of a grid: not in any grid, and nearest to the factor 2 of the finer pass
@@ -76,32 +75,23 @@ class Profile:
     """Parameters and buffers."""
 
 
-@dataclass(frozen=True)
-class Cost:
-    """The cost of all runs of one workload."""
+def estimate(specs: Iterable[RunSpec], progress: Callable[[str], None] = lambda _: None) -> list[dict[str, Any]]:
+    """The cost of all runs of each workload, for JSON; each run is counted once, and some steps are timed.
 
-    workload: str
-    runs: int
-    steps: int
-    """In all runs together."""
-    flops: float
-    """In all runs together, with the evaluations."""
-    gpu_hours: float
-    """See :func:`gpu_seconds`."""
-    seconds: float
-    """On this machine, one run at a time."""
-
-
-def estimate(specs: Iterable[RunSpec], progress: Callable[[str], None] = lambda _: None) -> list[Cost]:
-    """The cost of ``specs``, each run counted once; some steps of each workload are timed."""
+    ``seconds`` are those of this machine, one run at a time.
+    """
     costs = []
     for key, runs in _by_workload(dict.fromkeys(specs)).items():
-        title = workload_title(key)
-        progress(title)
+        progress(workload_title(key))
         counted, epochs = profile(key), sum(spec.epochs for spec in runs)
-        hours = sum(gpu_seconds(spec) for spec in runs) / 3600
-        seconds = epochs * (counted.steps + counted.evaluated) * _step_seconds(key)
-        costs.append(Cost(title, len(runs), epochs * counted.steps, epochs * counted.flops, hours, seconds))
+        costs.append({
+            "workload": workload_title(key),
+            "runs": len(runs),
+            "steps": epochs * counted.steps,
+            "flops": epochs * counted.flops,
+            "gpu_hours": sum(map(gpu_seconds, runs)) / 3600,
+            "seconds": epochs * (counted.steps + counted.evaluated) * _step_seconds(key),
+        })  # fmt: skip
     return costs
 
 
@@ -130,9 +120,8 @@ def size(spec: RunSpec) -> int:
 @cache
 def profile(spec: RunSpec) -> Profile:
     """Count the operations and bytes of a workload."""
-    with torch.random.fork_rng([]):
-        data = _stand_in(spec)
-        batches = make_batches(_one_pixel(data), spec, torch.device("cpu"))
+    data = _stand_in(spec)
+    batches = make_batches(data, spec, torch.device("cpu"))
     with torch.device("meta"):
         model = models.build(spec.model, spec.to_dict(), data)
     trained, *held_out = (
@@ -147,14 +136,6 @@ def profile(spec: RunSpec) -> Profile:
         layers=len(list(model.parameters())),
         model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
     )
-
-
-def _one_pixel(data: Data) -> Data:
-    """The same number of images, of one pixel each: normalising them costs nothing."""
-    if isinstance(data, Text):
-        return data
-    (x, y), (u, v) = data.train, data.test
-    return replace(data, train=(x[..., :1, :1], y), test=(u[..., :1, :1], v))
 
 
 def _flops(model: nn.Module, spec: RunSpec, data: Data) -> tuple[float, float]:
@@ -183,21 +164,14 @@ def _state_copies(optimizer: str) -> int:
 
 def _step_seconds(spec: RunSpec) -> float:
     """Seconds of a step on this machine: the median of a few, which other processes hardly disturb."""
-    batch, counted = int(spec.batch_size or 1), profile(spec)
-    short = spec.text or counted.flops / counted.steps < _TIMED_FLOPS
-    small = batch if short else min(batch, _TIMED_IMAGES)
-    before = torch.get_num_threads()
+    small = min(spec.batch_size, _TIMED_IMAGES) if spec.width else spec.batch_size
     torch.set_num_threads(threads(spec, jobs=1))
-    try:
-        with torch.random.fork_rng([]):
-            training = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu"))
-            batches = training.train_epoch()
-            next(batches)  # the first is slower
-            times = [time.perf_counter()]
-            times += [time.perf_counter() for _ in itertools.islice(batches, _TIMED_STEPS)]
-    finally:
-        torch.set_num_threads(before)
-    return statistics.median(end - start for start, end in itertools.pairwise(times)) * batch / small
+    with torch.random.fork_rng([]):
+        batches = Training(replace(spec, batch_size=small), _stand_in(spec), torch.device("cpu")).train_epoch()
+        next(batches)  # the first is slower
+        times = [time.perf_counter()]
+        times += [time.perf_counter() for _ in itertools.islice(batches, _TIMED_STEPS)]
+    return statistics.median(end - start for start, end in itertools.pairwise(times)) * spec.batch_size / small
 
 
 def _stand_in(spec: RunSpec) -> Data:
@@ -205,13 +179,14 @@ def _stand_in(spec: RunSpec) -> Data:
     if spec.task not in SOURCES:
         return load(spec.task)
     if spec.text:
-        train, valid, test = (torch.randint(_PTB_VOCABULARY, (number,)) for number in _PTB_WORDS)
+        train, valid, test = (torch.zeros(number, dtype=torch.long) for number in _PTB_WORDS)
         return Text(train, valid, test, _PTB_VOCABULARY)
     source = SOURCES[spec.task]
     _, held_out, height, width = source.shape
     images = torch.zeros(1, source.channels, height, width, dtype=torch.uint8).expand(source.train_images, -1, -1, -1)
     labels = torch.zeros(source.train_images, dtype=torch.long)
-    return Images((images, labels), (images[:held_out], labels[:held_out]))
+    # Augmented images are normalised in batches, not in advance.
+    return Images((images, labels), (images[:held_out], labels[:held_out]), augment=source.kind == "cifar")
 
 
 def chains(studies: Iterable[Study], scale: str, store: Store) -> list[list[list[RunSpec]]]:
@@ -294,7 +269,7 @@ def estimate_time(
     chain, most = schedule(names, seconds, len(specs) or 1)
     return {
         "scale": scale,
-        "assumed": list(ASSUMED),
+        "assumed": _ASSUMED,
         "workloads": workloads,
         "runs": len(specs),
         "at_once": most,
@@ -334,18 +309,16 @@ def _on_workers(workers: int, makespan: float, most: int, work: float, chain: fl
 
 def _measure(store: Store) -> dict[RunSpec, tuple[float, str]]:
     """For each workload with finished runs in ``store``, by its key: seconds per epoch, and where they come from."""
-    runs: dict[RunSpec, list[tuple[list[float], set[str]]]] = defaultdict(list)
+    workloads: dict[RunSpec, list[StoredRun]] = defaultdict(list)
+    stored = StoredRuns(store)
     for run in store.runs():
-        try:
-            if run.status()["state"] == "finished":
-                times = [line["seconds"] for line in run.metrics()]
-                runs[workload_key(run.spec())].append((times, {each.get("device", "?") for each in run.environment()}))
-        except LabError:  # damaged: it will be run again
-            continue
-    return {
-        key: (
-            statistics.fmean(itertools.chain.from_iterable(times for times, _ in found)),
-            f"{len(found)} runs on {', '.join(sorted(set().union(*(devices for _, devices in found))))}",
-        )
-        for key, found in runs.items()
-    }
+        with contextlib.suppress(LabError):  # damaged: it will be run again
+            found = stored.read(run.spec())
+            if found.state == "finished":
+                workloads[workload_key(found.spec)].append(found)
+    measured = {}
+    for key, runs in workloads.items():
+        devices = {session.get("device", "?") for run in runs for session in run.environment}
+        seconds = statistics.fmean(line["seconds"] for run in runs for line in run.metrics)
+        measured[key] = seconds, f"{len(runs)} runs on {', '.join(sorted(devices))}"
+    return measured
