@@ -93,7 +93,7 @@ def assert_added_runs_are_run(engine, store: Store) -> None:
 
 def hide_probe(monkeypatch) -> None:
     """Make Ray tasks believe that they do not see the driver's store: they look for a file that is not there."""
-    monkeypatch.setattr("dynabound.lab.engines.ray._create_probe", lambda root: root / ".dynabound-probe-none")
+    monkeypatch.setattr("dynabound.lab.engines.ray.RayEngine._probe", lambda _, store: f"{store.root}/.none")
 
 
 def run_and_die(root: str, after: int) -> None:

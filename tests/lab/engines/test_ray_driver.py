@@ -52,7 +52,7 @@ class FakeRay:
             return lambda function: SimpleNamespace(remote=lambda *arguments: Ref(function(*arguments)))
         queue = actor()
         put = queue.put
-        queue.put = lambda messages: self.sent.extend(map(dict, messages)) or put(messages)
+        queue.put = lambda message: (self.sent.append(dict(message)) if message else None) or put(message)
         self.queue = queue
         return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda: Actor(queue)))
 
@@ -198,7 +198,7 @@ def test_late_events_of_a_crashed_attempt_do_not_count_for_the_next(fake, unshar
         fake.crashing = False
         first = [message for message in fake.sent if message["attempt"] == 1]
         stale = {**first[-1], "progress": {**first[-1]["progress"], "epoch": 99}}
-        fake.queue.put([stale])
+        fake.queue.put(stale)
         assert all(event.progress.epoch <= spec.epochs for event in events if event.progress)
     assert store.run(spec).status()["state"] == "finished"
     assert len(store.run(spec).metrics()) == spec.epochs

@@ -106,7 +106,7 @@ class RayEngine:
         }
         self._tasks: dict[Any, _Task] = {}
         self._attempts = itertools.count(1)
-        self._probes: dict[Path, Path] = {}
+        self._probes: dict[Path, str] = {}
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
@@ -147,7 +147,6 @@ class RayEngine:
         """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._tasks:
             yield from self._poll(stopping=False)
-        self._remove_probes()
 
     def _stop(self) -> None:
         """Let running tasks save a checkpoint; cancel the waiting ones."""
@@ -163,25 +162,22 @@ class RayEngine:
         for ref in self._tasks:
             self._ray.cancel(ref, force=True)
         self._tasks.clear()
-        self._remove_probes()
 
-    def _probe(self, store: Store) -> Path:
+    def _probe(self, store: Store) -> str:
         root = store.root.resolve()
         if root not in self._probes:
-            self._probes[root] = _create_probe(root)
+            root.mkdir(parents=True, exist_ok=True)
+            self._probes[root] = self._connection.enter_context(
+                tempfile.NamedTemporaryFile(prefix=".dynabound-probe-", dir=root)  # noqa: SIM115
+            ).name
         return self._probes[root]
-
-    def _remove_probes(self) -> None:
-        for probe in self._probes.values():
-            probe.unlink(missing_ok=True)
-        self._probes.clear()
 
     def _start(self, task: _Task) -> None:
         task.attempt, task.host = next(self._attempts), ""
         folder = task.store.run(task.spec).folder
         # Only a node that does not see the store fetches the files.
         files = [self._ray.put(pack(folder))] if any(folder.glob("checkpoint-*")) else []
-        probe = str(self._probe(task.store))
+        probe = self._probe(task.store)
         ref = self._remote.remote(task.spec.to_dict(), task.attempt, probe, self._queue, files, self._options)
         self._tasks[ref] = task
 
@@ -245,8 +241,8 @@ def _start_event_queue(ray: Any) -> Any:
             self.messages: list[Any] = []
             self.stopping = False
 
-        def put(self, messages: list[Any]) -> bool:
-            self.messages += messages
+        def put(self, message: Any) -> bool:
+            self.messages += [message] if message else []
             return self.stopping
 
         def take(self, stopping: bool) -> list[Any]:
@@ -269,19 +265,9 @@ def _save_result(task: _Task, state: str, error: str, session: dict[str, Any], f
             with run.lock():
                 run.begin(task.spec, {**session, "shared": False})
                 unpack(files, run.folder)
-    except StoreError as problem:
-        state, error = "failed", str(problem)
-    except OSError as problem:
-        remedy = "make room, or the folder writable, then run the same command again"
-        state, error = "failed", f"{run.folder}: cannot be written ({problem.strerror}); {remedy}"
+    except (StoreError, OSError) as problem:
+        state, error = "failed", f"{problem}; run the same command again when this is solved"
     return Event(task.spec.name, state, error=error)
-
-
-def _create_probe(root: Path) -> Path:
-    root.mkdir(parents=True, exist_ok=True)
-    number, path = tempfile.mkstemp(prefix=".dynabound-probe-", dir=root)
-    os.close(number)
-    return Path(path)
 
 
 @contextlib.contextmanager
@@ -388,16 +374,16 @@ def execute(
     torch.set_num_threads(options["threads"])
     sender = _Sender(ray, queue, attempt)
     sender.send(Event(spec.name, "started"))
-    if Path(probe).exists():
-        event = run_with_events(spec, Store(Path(probe).parent), sender.send, sender.stop, _trainer(**options))
-        sender.flush()
-        return event.state, event.error, {}, {}
+    shared = Path(probe).exists()
     with tempfile.TemporaryDirectory(prefix="dynabound-") as scratch:
-        run = Store(scratch).run(spec)
-        if files:
+        store = Store(Path(probe).parent if shared else scratch)
+        run = store.run(spec)
+        if files and not shared:
             unpack(ray.get(files[0]), run.folder)
-        event = run_with_events(spec, Store(scratch), sender.send, sender.stop, _trainer(**options))
+        event = run_with_events(spec, store, sender.send, sender.stop, _trainer(**options))
         sender.flush()
+        if shared:
+            return event.state, event.error, {}, {}
         return event.state, event.error, (run.environment() or [{}])[-1], pack(run.folder)
 
 
@@ -413,38 +399,25 @@ def _trainer(*, ranks: int, threads: int, data_dir: str | None, device: str) -> 
 
 
 class _Sender:
-    """Sends a task's events to the driver, at most every ``PROGRESS_INTERVAL`` s; the reply says whether to stop."""
+    """Sends a task's events to the driver; the reply to each message says whether to stop."""
 
     def __init__(self, ray: Any, queue: Any, attempt: int) -> None:
-        self._ray, self._queue, self._attempt = ray, queue, attempt
-        self._messages: list[dict[str, Any]] = []
-        self._reply: Any = None
-        self._stopped, self._time = False, 0.0
+        self._ray, self._put, self._attempt = ray, queue.put.remote, attempt
+        self._reply, self._asked, self._stopped = self._put(None), time.monotonic(), False
 
     def send(self, event: Event) -> None:
-        last: dict[str, Any] = self._messages[-1] if self._messages else {"state": ""}
-        if last["state"] == "running" and not last["progress"]["metrics"]:
-            self._messages.pop()  # this event replaces it
-        message = {**dataclasses.asdict(event), "attempt": self._attempt, "host": socket.gethostname()}
-        self._messages.append(message)
-        self.stop()
+        self._reply = self._put({**dataclasses.asdict(event), "attempt": self._attempt, "host": socket.gethostname()})
 
     def stop(self) -> bool:
-        if time.monotonic() - self._time < PROGRESS_INTERVAL:
-            return self._stopped
-        if self._reply is None or self._ray.wait([self._reply], timeout=0)[0]:
-            self._exchange()
+        """Whether to stop; asks the driver at most every ``PROGRESS_INTERVAL`` s, and does not wait for the answer."""
+        if time.monotonic() - self._asked >= PROGRESS_INTERVAL and self._ray.wait([self._reply], timeout=0)[0]:
+            self.flush()
+            self._reply, self._asked = self._put(None), time.monotonic()
         return self._stopped
 
     def flush(self) -> None:
-        """Return when all messages have arrived."""
-        self._exchange()
-        self._exchange()
-
-    def _exchange(self) -> None:
+        """Return when all messages have arrived: they arrive in order."""
         try:
-            self._stopped = self._stopped or (self._reply is not None and self._ray.get(self._reply))
+            self._stopped = self._stopped or self._ray.get(self._reply)
         except self._ray.exceptions.RayError:  # the driver is gone
             self._stopped = True
-        self._reply, self._messages = self._queue.put.remote(self._messages), []
-        self._time = time.monotonic()
