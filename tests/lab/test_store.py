@@ -208,7 +208,7 @@ def test_remove_deletes_the_folder(tmp_path):
 
 
 def test_an_interrupted_removal_is_completed_by_the_next(tmp_path, monkeypatch):
-    def interrupted(_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     first, second = (train(dataclasses.replace(SPEC, epochs=1, seed=seed), Store(tmp_path)).run for seed in (1, 2))

@@ -47,17 +47,14 @@ class Store:
 
     def runs(self) -> list[Run]:
         """All runs, the oldest first."""
-        ages: dict[Path, float] = {}
         try:
-            for folder in self.root.iterdir():
-                with contextlib.suppress(FileNotFoundError, NotADirectoryError):  # not a run, or removed just now
-                    if not folder.name.startswith("."):
-                        ages[folder] = _age(folder)
+            folders = [folder for folder in self.root.iterdir() if not folder.name.startswith(".")]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except PermissionError as error:
             raise StoreError(f"{self.root}: cannot be read ({error.strerror}); {_readable(self.root)}") from error
-        return [Run(folder) for folder in sorted(ages, key=lambda folder: (ages[folder], folder.name))]
+        begun = {folder: time for folder in folders if (time := _begun(folder)) is not None}
+        return [Run(folder) for folder in sorted(begun, key=lambda folder: (begun[folder], folder.name))]
 
     def find(self, name: str) -> Run:
         """The one run whose name begins with ``name``."""
@@ -68,14 +65,16 @@ class Store:
         return found[0]
 
 
-def _age(folder: Path) -> float:
-    """The time of a run's spec, or of its status if the spec is lost; FileNotFoundError if this is not a run."""
-    try:
-        with contextlib.suppress(FileNotFoundError):
-            return (folder / "spec.json").stat().st_mtime
-        return (folder / "status.json").stat().st_mtime
-    except PermissionError:
-        return folder.stat().st_mtime
+def _begun(folder: Path) -> float | None:
+    """The time of a run's spec, or of its status if the spec is lost; None if this is not a run."""
+    for name in ("spec.json", "status.json"):
+        try:
+            return (folder / name).stat().st_mtime
+        except PermissionError:
+            return 0.0
+        except OSError:
+            continue
+    return None
 
 
 class Run:
@@ -220,16 +219,12 @@ class Run:
     def remove(self) -> None:
         """Delete the run; not while it is being trained."""
         with self.lock():
-            trash = self.folder.with_name(f".removed-{self.name}-{uuid.uuid4().hex}")
             try:
-                self.folder.rename(trash)
-                shutil.rmtree(trash)
+                self.folder.rename(self.folder.with_name(f".removed-{self.name}-{uuid.uuid4().hex}"))
             except OSError as error:
-                with contextlib.suppress(OSError):
-                    trash.rename(self.folder)  # the remaining files keep their folder's name
                 raise StoreError(f"{self.folder}: cannot be removed ({error.strerror})") from error
-        for leftover in self.folder.parent.glob(".removed-*"):  # of a process that was killed while removing
-            shutil.rmtree(leftover, ignore_errors=True)
+        for removed in self.folder.parent.glob(".removed-*"):  # also those of a process that was killed here
+            shutil.rmtree(removed, ignore_errors=True)
 
     @property
     def remedy(self) -> str:

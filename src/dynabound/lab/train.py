@@ -136,23 +136,19 @@ class _Session:
         else:
             state = distributed.broadcast(self.run.load_checkpoint() if distributed.rank() == 0 else None)
         if state is not None:
-            self._check(state)
             self._restore(state)
-            self.saved_step = self.training.step
         if distributed.rank() == 0:
             session = _environment(self.training, self.data)
             _compare(self.run.environment(), session)
             self.run.begin(self.training.spec, session)
             self.run.write_metrics(self.training.metrics)  # a killed process may have written more
 
-    def _check(self, state: dict[str, Any]) -> None:
+    def _restore(self, state: dict[str, Any]) -> None:
         if state["data"] != self.data:
             raise StoreError(
                 f"run {self.run.name} was started on other data ({state['data']}, now {self.data}; the embedded text "
                 f"differs between Python versions): use that, or {self.run.remedy}"
             )
-
-    def _restore(self, state: dict[str, Any]) -> None:
         try:
             self.training.restore(state)
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
@@ -160,6 +156,7 @@ class _Session:
             raise StoreError(
                 f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); {self.run.remedy}"
             ) from error
+        self.saved_step = self.training.step
 
     def run_to_end(self, progress: Callable[[Progress], None] | None, stop: Callable[[], bool] | None) -> Result:
         training, spec = self.training, self.training.spec
@@ -170,7 +167,7 @@ class _Session:
                     if stopped or due:
                         self._save()
                     if stopped:
-                        return self._end("stopped", step=training.step)
+                        return self._end("stopped", training.step)
                     if progress and distributed.rank() == 0:
                         progress(self._progress())
                 report = self._progress()
@@ -180,9 +177,9 @@ class _Session:
                     if progress:
                         progress(replace(report, metrics=metrics))
         except DivergedError as error:
-            return self._end("diverged", step=error.args[0])
+            return self._end("diverged", error.args[0])
         self._save()
-        return self._end("finished", step=training.step)
+        return self._end("finished", training.step)
 
     def _due(self) -> bool:
         if self.every and self.training.step - self.saved_step >= self.every:
@@ -211,20 +208,19 @@ class _Session:
             perplexity(loss) if training.spec.text else share,
         )
 
-    def _end(self, state: str, **details: Any) -> Result:
+    def _end(self, state: str, step: int) -> Result:
         metrics = self.training.metrics
         if distributed.rank() == 0:
-            self.run.end(state, metrics, **details)
-        return Result(self.run, state, metrics, details)
+            self.run.end(state, metrics, step=step)
+        return Result(self.run, state, metrics, {"step": step})
 
     def fail(self, error: BaseException) -> None:
         """Record the error, if it can be written."""
         if distributed.rank() == 0:
             with contextlib.suppress(LabError):
-                if isinstance(error, KeyboardInterrupt):
-                    self.run.write_status("stopped", step=self.training.step)
-                else:
-                    self.run.write_status("failed", error=f"{type(error).__name__}: {error}", step=self.training.step)
+                stopped = isinstance(error, KeyboardInterrupt)
+                details = {} if stopped else {"error": f"{type(error).__name__}: {error}"}
+                self.run.write_status("stopped" if stopped else "failed", **details, step=self.training.step)
 
 
 def _ended(run: Run) -> Result | None:

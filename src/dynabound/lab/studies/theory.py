@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 from typing import Any
 
 from dynabound._files import write_whole
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.store import parse_json
-from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
 __all__ = ["NAMES", "compute", "missing", "read"]
 
@@ -41,11 +39,10 @@ def read(folder: Path, name: str) -> dict[str, Any] | None:
     try:
         digests = [_digest(folder / file) for file in _files(name)]
         found: dict[str, Any] = parse_json((folder / f"{name}.json").read_bytes(), dict)
-        if (folder / f"{name}.sha256").read_text(errors="replace").split()[::2] != digests:
-            return None
+        known = (folder / f"{name}.sha256").read_text(errors="replace").split()[::2]
     except (OSError, DamagedError):
         return None
-    return found if _has_shape(found) else None
+    return found if known == digests else None
 
 
 def _files(name: str) -> list[str]:
@@ -54,20 +51,3 @@ def _files(name: str) -> list[str]:
 
 def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def _has_shape(found: dict[str, Any]) -> bool:
-    """Whether the report can show it: a checksum alone does not prove that."""
-    verdicts = found.get("verdicts")
-    if not (isinstance(found.get("title"), str) and isinstance(found.get("settings"), dict)):
-        return False
-    return isinstance(verdicts, list) and all(map(_is_verdict, verdicts))
-
-
-def _is_verdict(verdict: Any) -> bool:
-    if not isinstance(verdict, dict) or verdict.get("verdict") not in (SUPPORTED, REFUTED, UNDECIDED):
-        return False
-    texts = [verdict.get(key) for key in ("claim", "measured", "settings")]
-    texts += [verdict.get(key, "") for key in ("source", "kind", "statement")]
-    numbered = verdict.get("kind") != "theorem" or re.search(r"\d", str(verdict.get("statement")))
-    return bool(numbered) and all(isinstance(text, str) for text in texts)

@@ -20,7 +20,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import chain
-from math import prod
 from pathlib import Path
 from typing import TypeAlias
 
@@ -160,34 +159,16 @@ def _damaged(name: str, path: Path, problem: str, expected: str) -> DataError:
     return DataError(f"{path} {problem}; expected {expected}; repair it with: dynabound data fetch {name}{where}")
 
 
-def _idx_tensor(name: str, folder: Path, file: str, shape: tuple[int, ...]) -> Tensor:
-    """One IDX file: a magic number with the number of dimensions, their sizes, then the bytes."""
-    path, contents = _read(name, folder, file)
-    expected = f"an IDX file of {'×'.join(map(str, shape))} bytes"
-    header = 4 + 4 * len(shape)
-    if contents[:4] != bytes((0, 0, 8, len(shape))):
-        raise _damaged(name, path, f"starts with {contents[:4].hex() or 'nothing'}", expected)
-    sizes = tuple(int.from_bytes(contents[4 * i : 4 * i + 4], "big") for i in range(1, len(shape) + 1))
-    if sizes != shape:
-        raise _damaged(name, path, f"says that it holds {'×'.join(map(str, sizes))} bytes", expected)
-    if len(contents) != header + prod(shape):
-        raise _damaged(name, path, f"holds {len(contents) - header} bytes after its header", expected)
-    return torch.frombuffer(bytearray(contents), dtype=torch.uint8, offset=header).reshape(shape)
-
-
-def _labels(name: str, path: Path, labels: Tensor) -> Tensor:
-    if int(labels.max()) > 9:
-        raise _damaged(name, path, f"has a label {int(labels.max())}", "labels from 0 to 9")
-    return labels.long()
-
-
 def _read_idx(name: str, folder: Path) -> Images:
+    """Files of a header, which has the sizes, and one byte for each pixel or label."""
     train, test, *size = SOURCES[name].shape
-    files, halves = SOURCES[name].files, []
-    for number, (images, labels) in zip((train, test), (files[:2], files[2:]), strict=True):
-        x = _idx_tensor(name, folder, images, (number, *size)).unsqueeze(1)
-        halves.append((x, _labels(name, folder / labels, _idx_tensor(name, folder, labels, (number,)))))
-    return Images(halves[0], halves[1])
+    tensors = []
+    for file, shape in zip(SOURCES[name].files, ((train, *size), (train,), (test, *size), (test,)), strict=True):
+        _, contents = _read(name, folder, file)
+        header = 4 + 4 * len(shape)
+        tensors.append(torch.frombuffer(bytearray(contents), dtype=torch.uint8, offset=header).reshape(shape))
+    x, y, u, v = tensors
+    return Images((x.unsqueeze(1), y.long()), (u.unsqueeze(1), v.long()))
 
 
 def _read_cifar(name: str, folder: Path) -> Images:
@@ -200,7 +181,9 @@ def _read_cifar(name: str, folder: Path) -> Images:
         if len(contents) != number * record:
             raise _damaged(name, path, f"holds {len(contents)} bytes", f"{number} records of {record} bytes")
         table = torch.frombuffer(bytearray(contents), dtype=torch.uint8).reshape(number, record)
-        labels = _labels(name, path, table[:, 0])
+        labels = table[:, 0].long()
+        if int(labels.max()) > 9:
+            raise _damaged(name, path, f"has a label {int(labels.max())}", "labels from 0 to 9")
         batches.append((table[:, 1:].reshape(number, 3, height, width), labels))
     images, targets = zip(*batches[:-1], strict=True)
     for part, labels in (("training", torch.cat(targets)), ("test", batches[-1][1])):
@@ -212,16 +195,8 @@ def _read_cifar(name: str, folder: Path) -> Images:
 
 
 def _read_text(name: str, folder: Path) -> Text:
-    streams = []
-    for file in SOURCES[name].files:
-        path, contents = _read(name, folder, file)
-        try:
-            lines = contents.decode().splitlines()
-        except UnicodeDecodeError as error:
-            raise _damaged(name, path, f"is not text ({error.reason})", "UTF-8") from None
-        streams.append([word for line in lines for word in (*line.split(), "<eos>")])
-        if len(streams[-1]) < 2:
-            raise _damaged(name, path, "has no words", "lines of words")
+    texts = [_read(name, folder, file)[1].decode() for file in SOURCES[name].files]
+    streams = [[word for line in text.splitlines() for word in (*line.split(), "<eos>")] for text in texts]
     return _number(streams, Counter(streams[0]))
 
 
