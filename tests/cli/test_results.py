@@ -139,7 +139,7 @@ def test_a_scale_without_runs_is_named(one, tmp_path):
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        (dict(optimizer="adam", opt=dict(capturable=True)), "cannot make a step"),
+        (dict(optimizer="adam", opt=dict(capturable=True)), "cannot be trained here"),
         (dict(optimizer="module:[/x]\x1b[2J"), "is not one of the studies' optimizers"),
     ],
 )

@@ -134,8 +134,6 @@ def measure(
     work: str, repetitions: int | None = None, progress: ProgressCallback = lambda done, of: None
 ) -> dict[str, Any]:
     """Milliseconds per step of every optimizer on ``work``, and their ratios."""
-    if work not in WORKS:
-        raise ValueError(f"work={work!r}: must be one of {', '.join(WORKS)}")
     torch.manual_seed(0)
     params = [torch.nn.Parameter(torch.randn(shape)) for shape in WORKS[work]()]
     for param in params:

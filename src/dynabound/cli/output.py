@@ -15,7 +15,6 @@ import tempfile
 import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from importlib import metadata
 from types import FrameType
 from typing import Any
 
@@ -124,17 +123,7 @@ def _report(error: Exception) -> str:
             file.write(report.encode(errors="backslashreplace"))
     except OSError:
         return f"internal error: {text}; the traceback could not be written"
-    return f"internal error: {text}; the traceback is in {file.name}: please attach it to a report{_tracker()}"
-
-
-def _tracker() -> str:
-    """Where to report, if the package's metadata name an address."""
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        for entry in metadata.metadata("dynabound").get_all("Project-URL") or ():
-            label, _, address = entry.partition(", ")
-            if label.lower() in ("issues", "bug tracker"):
-                return f" at {address}"
-    return ""
+    return f"internal error: {text}; the traceback is in {file.name}: please attach it to a report"
 
 
 class _OneLine(logging.Formatter):

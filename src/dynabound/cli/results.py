@@ -16,13 +16,12 @@ from rich.progress import Progress as Bar
 from rich.progress import TaskID
 
 from dynabound.cli.options import DataDir, Json, check_folder, check_readable, check_unused, examples, one_of
-from dynabound.cli.output import CommandError, echo, echo_json, print_table, printable
-from dynabound.cli.runs import check_optimizer
+from dynabound.cli.output import echo, echo_json, print_table, printable
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import FIRST_POINTS, LAST_POINTS, Entry, Ledger, Outcome, sample
 from dynabound.lab.ledger import verify as train_again
-from dynabound.lab.spec import SCALES, RunSpec, describe
+from dynabound.lab.spec import SCALES, describe
 from dynabound.lab.store import Store
 from dynabound.lab.studies import theory as theorems
 from dynabound.lab.studies.plan import StoredRuns
@@ -185,22 +184,6 @@ def _train_again(
             def progress(now: Progress, task: TaskID = task) -> None:
                 bar.update(task, completed=now.step, total=now.steps)
 
-            reason = _refusal(entry.spec, trusted)
-            outcomes.append(
-                Outcome(entry, "not compared", reason)
-                if reason
-                else train_again(entry, trusted, data_dir, progress, entries.values())
-            )
+            outcomes.append(train_again(entry, trusted, data_dir, progress, entries.values()))
             bar.remove_task(task)
     return outcomes
-
-
-def _refusal(spec: RunSpec, trusted: Sequence[str]) -> str:
-    """Why this machine cannot train a run of a ledger, which anyone may have written; empty if it can, or may not."""
-    if ":" in spec.optimizer and spec.optimizer not in trusted:
-        return ""  # it is not trained, and its package not imported
-    try:
-        check_optimizer(spec, "cpu")
-    except (CommandError, LabError) as error:
-        return str(error)
-    return ""
