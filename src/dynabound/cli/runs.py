@@ -14,22 +14,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from dynabound.cli import progress
-from dynabound.cli.options import (
-    DataDir,
-    Device,
-    Fields,
-    Json,
-    Out,
-    Quiet,
-    SaveOptions,
-    check_finite,
-    check_folder,
-    check_readable,
-    examples,
-    expand,
-    one_of,
-)
+from dynabound.cli import options, progress
 from dynabound.cli.output import echo, echo_json, print_table, printable
 from dynabound.cli.suggest import suggesting
 from dynabound.lab.engines.base import limit_threads
@@ -52,7 +37,7 @@ runs = typer.Typer(add_completion=False, help="List, show and remove stored runs
 STATES = ("running", "stopped", "finished", "diverged", "failed", "damaged")
 
 
-@examples(
+@options.examples(
     "dynabound train digits",
     "dynabound train mnist --optimizer adam --lr 0.001 --epochs 20",
     "dynabound train cifar10 --model resnet34 --opt final_lr=0.5 --device cuda",
@@ -60,7 +45,7 @@ STATES = ("running", "stopped", "finished", "diverged", "failed", "damaged")
     "torchrun --nproc-per-node 2 -m dynabound train mnist",
     "dynabound train --resume 860a",
 )
-@expand(spec=Fields(RunSpec), saving=Fields(SaveOptions))
+@options.expand(spec=options.Fields(RunSpec), saving=options.Fields(options.SaveOptions))
 def train(
     spec: dict[str, Any],
     saving: dict[str, Any],
@@ -71,13 +56,13 @@ def train(
     trust: Annotated[
         bool, typer.Option("--trust", help="With --resume: import the optimizer's module that the stored run names.")
     ] = False,
-    data_dir: DataDir = None,
-    out: Out = Path("runs"),
-    device: Device = "cpu",
+    data_dir: options.DataDir = None,
+    out: options.Out = Path("runs"),
+    device: options.Device = "cpu",
     fsdp: Annotated[bool, typer.Option("--fsdp", help="Shard the model over torchrun's processes (FSDP2).")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write curves into the run's folder.")] = False,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Train one run, or resume it: the same options name the same run.
 
@@ -87,14 +72,14 @@ def train(
     the model and of the optimizer's state: for models that are too large for one. A run may be resumed with another
     N, with --fsdp or without.
     """
-    check_finite("--checkpoint-minutes", saving.get("checkpoint_minutes"))
-    check_readable(data_dir, "--data-dir")
+    options.check_finite("--checkpoint-minutes", saving.get("checkpoint_minutes"))
+    options.check_readable(data_dir, "--data-dir")
     with distributed.joined(device, group=fsdp):
         store = Store(out)
         if trust and not resume:
             raise LabError("--trust: is for --resume; add --resume RUN, or leave it out")
         chosen = _stored_spec(store, resume, spec, trust) if resume else RunSpec.from_dict(spec)
-        check_folder(out)
+        options.check_folder(out)
         check_optimizer(chosen, device)
         limit_threads(chosen)
         if suggest:
@@ -226,9 +211,9 @@ def _print_result(result: Result, spec: RunSpec, out: Path, as_json: bool) -> No
 
 
 @data.command("list", epilog="Example: dynabound data list --data-dir DIR")
-def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
+def data_list(data_dir: options.DataDir = None, as_json: options.Json = False) -> None:
     """Show where each data set is."""
-    check_readable(data_dir, "--data-dir")
+    options.check_readable(data_dir, "--data-dir")
     rows = [(name, "embedded") for name in catalog.EMBEDDED]
     for name in catalog.SOURCES:
         folder = datasets.locate(name, data_dir)
@@ -242,9 +227,9 @@ def data_list(data_dir: DataDir = None, as_json: Json = False) -> None:
 
 @data.command("fetch", epilog="Example: dynabound data fetch mnist cifar10")
 def data_fetch(
-    names: Annotated[list[str], typer.Argument(**one_of(catalog.SOURCES, "Data sets.", argument=True))],
-    data_dir: DataDir = None,
-    quiet: Quiet = False,
+    names: Annotated[list[str], typer.Argument(**options.one_of(catalog.SOURCES, "Data sets.", argument=True))],
+    data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
 ) -> None:
     """Download data sets, check them, and print where they are."""
     for name in names:
@@ -259,12 +244,12 @@ def data_fetch(
 @runs.callback(invoke_without_command=True, epilog="Example: dynabound runs --optimizer adam --state finished")
 def runs_list(
     context: typer.Context,
-    out: Out = Path("runs"),
-    task: Annotated[str | None, typer.Option(**one_of(TASKS, "Only this task."))] = None,
-    model: Annotated[str | None, typer.Option(**one_of(MODELS, "Only this model."))] = None,
-    optimizer: Annotated[str | None, typer.Option(**one_of(OPTIMIZERS, "Only this optimizer."))] = None,
-    state: Annotated[str | None, typer.Option(**one_of(STATES, "Only this state."))] = None,
-    as_json: Json = False,
+    out: options.Out = Path("runs"),
+    task: Annotated[str | None, typer.Option(**options.one_of(TASKS, "Only this task."))] = None,
+    model: Annotated[str | None, typer.Option(**options.one_of(MODELS, "Only this model."))] = None,
+    optimizer: Annotated[str | None, typer.Option(**options.one_of(OPTIMIZERS, "Only this optimizer."))] = None,
+    state: Annotated[str | None, typer.Option(**options.one_of(STATES, "Only this state."))] = None,
+    as_json: options.Json = False,
 ) -> None:
     """List, show and remove stored runs.
 
@@ -318,7 +303,7 @@ Name = Annotated[str, typer.Argument(metavar="RUN", help="The run's name, or the
 
 
 @runs.command("show", epilog="Example: dynabound runs show 860a --json")
-def runs_show(run: Name, out: Out = Path("runs"), as_json: Json = False) -> None:
+def runs_show(run: Name, out: options.Out = Path("runs"), as_json: options.Json = False) -> None:
     """Show everything that is stored about a run."""
     found = Store(out).find(run)
     spec, status, metrics = found.spec(), found.status(), found.metrics()
@@ -339,7 +324,7 @@ def runs_show(run: Name, out: Out = Path("runs"), as_json: Json = False) -> None
 @runs.command("remove", epilog="Example: dynabound runs remove 860a 1f33")
 def runs_remove(
     runs: Annotated[list[str], typer.Argument(metavar="RUN...", help="Names, or beginnings of names.")],
-    out: Out = Path("runs"),
+    out: options.Out = Path("runs"),
 ) -> None:
     """Delete runs; a run that is being trained is not deleted."""
     for run in [Store(out).find(name) for name in runs]:

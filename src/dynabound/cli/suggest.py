@@ -14,17 +14,7 @@ from rich.console import Console
 from rich.progress import Progress as Bar
 
 from dynabound._files import write_whole
-from dynabound.cli.options import (
-    DataDir,
-    Device,
-    Fields,
-    Json,
-    Quiet,
-    check_folder,
-    check_readable,
-    examples,
-    expand,
-)
+from dynabound.cli import options
 from dynabound.cli.output import echo, echo_json
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.spec import RunSpec
@@ -34,31 +24,31 @@ from dynabound.tuning import Suggestion
 __all__ = ["suggest", "suggesting"]
 
 
-@examples(
+@options.examples(
     "dynabound suggest digits --model resnet34 --epochs 8",
     "dynabound suggest pydoc --hidden 32 --examples 30000 --steps 1000 --out suggestion",
 )
-@expand(spec=Fields(RunSpec, without=("lr", "opt", "rates"), required=True))
+@options.expand(spec=options.Fields(RunSpec, without=("lr", "opt", "rates"), required=True))
 def suggest(
     spec: dict[str, Any],
     steps: Annotated[
         int | None, typer.Option(min=1, help="Length of the planned run (default: that of --epochs).")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Repeat with other batches and average.")] = 1,
-    data_dir: DataDir = None,
-    device: Device = "cpu",
+    data_dir: options.DataDir = None,
+    device: options.Device = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder for suggestion.png and suggestion.json.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
 ) -> None:
     """Find AdaBound's learning rates for a task and model by short trials.
 
     Prints lr, final_lr and gamma with the reason for each, and the command that trains with them.
     """
     chosen = RunSpec.from_dict(spec)
-    check_readable(data_dir, "--data-dir")
+    options.check_readable(data_dir, "--data-dir")
     if out:
-        check_folder(out)
+        options.check_folder(out)
     limit_threads(chosen)
     with suggesting(quiet or as_json) as progress:
         found = suggest_rates(chosen, steps=steps, repeats=repeats, data_dir=data_dir, device=device, progress=progress)
