@@ -66,7 +66,7 @@ class RunSpec:
     >>> spec = RunSpec("mnist", opt={"final_lr": 0.5})
     >>> spec.model, spec.hidden, spec.optimizer, spec.lr
     ('perceptron', 100, 'adabound', 0.001)
-    >>> RunSpec.from_json(spec.to_json()) == spec
+    >>> RunSpec.from_dict(spec.to_dict()) == spec
     True
     >>> RunSpec("mnist", model="lstm")
     Traceback (most recent call last):
@@ -197,17 +197,6 @@ class RunSpec:
         if spec.name != name:
             raise SpecError(f"is the spec of run {spec.name}, not of {name}")
         return spec
-
-    @classmethod
-    def from_json(cls, text: str) -> RunSpec:
-        """The spec in a JSON text, written by :meth:`to_json` or by hand."""
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:  # also if numbers are too long or nesting is too deep
-            raise SpecError(f"the spec is not JSON: {error}") from None
-        if not isinstance(fields, dict):
-            raise SpecError(f"the spec is a JSON {type(fields).__name__}; must be an object of fields")
-        return cls.from_dict(fields)
 
 
 def _is_option(value: Any) -> bool:

@@ -264,11 +264,7 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit that dynabound was installed from, if pip installed it from a repository.
-
-    Git is not called: the working directory may belong to anyone, and the configuration of its repository may run
-    programs.
-    """
+    """The commit that pip installed; git is not called: the working directory's repository may make it run programs."""
     try:
         origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
