@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab.errors import DamagedError, LabError
+from dynabound.lab.errors import DamagedError, LabError, first_line
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store, parse_json, verified, with_checksum
 from dynabound.lab.studies import suggestions
@@ -273,8 +273,7 @@ def verify(
             result = train(spec, Store(folder), data_dir=data_dir, progress=progress, stop=_stop(entry))
             return _compare(entry, result, result.run.environment()[-1], others)
     except Exception as error:  # the package of the optimizer is not installed, its step fails, the memory is too small
-        reason = str(error).partition("\n")[0] or type(error).__name__
-        return Outcome(entry, "not compared", f"cannot be trained here: {reason}")
+        return Outcome(entry, "not compared", f"cannot be trained here: {first_line(error) or type(error).__name__}")
     finally:
         torch.set_num_threads(before)
 
