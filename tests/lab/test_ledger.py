@@ -8,7 +8,7 @@ import pytest
 
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
-from dynabound.lab.ledger import Entry, Ledger, Suggested
+from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, with_checksum
 from dynabound.lab.studies import plan, recipes, suggestions
@@ -121,7 +121,7 @@ def test_suggestions_are_kept_too(tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(recipes, "SUGGESTED", ("demo",))
     store, ledger = Store(tmp_path / "runs"), Ledger(tmp_path / "results")
     missing = suggestions.missing([tiny], "demo", store)
-    ledger.add(Suggested(spec, SUGGESTION) for spec in missing)
+    ledger.add([], dict.fromkeys(missing, SUGGESTION))
     assert len(missing) == 2
     ledgers.import_runs([tiny], "demo", store, ledger)
     assert [suggestions.read(spec, store) for spec in missing] == [SUGGESTION, SUGGESTION]
@@ -174,7 +174,7 @@ def test_damage_is_one_line_with_the_remedy(damage, reason, ledger):
 @pytest.mark.parametrize("changes", [{"suggestion": {}}, {"suggestion": None}])
 def test_a_damaged_suggestion_is_named_too(changes, tmp_path):
     ledger = Ledger(tmp_path)
-    ledger.add([Suggested(RunSpec("digits"), SUGGESTION)])
+    ledger.add([], {RunSpec("digits"): SUGGESTION})
     path = tmp_path / "suggestions.jsonl"
     given = rest(path.read_text())
     path.write_text(json.dumps(with_checksum({**given, **changes})))

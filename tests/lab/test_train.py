@@ -15,6 +15,7 @@ from dynabound.lab.train import train
 from dynabound.lab.training import loop
 from dynabound.lab.training.batches import make_batches
 from helpers import worker
+from helpers.runs import without_seconds
 
 DIGITS = RunSpec("digits", hidden=16, epochs=3)
 SPECS = {
@@ -25,10 +26,6 @@ SPECS = {
 }
 
 
-def numbers(metrics):
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in metrics]
-
-
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
 def test_same_spec_twice_gives_identical_metrics(spec, tmp_path):
     torch.manual_seed(1)
@@ -37,7 +34,7 @@ def test_same_spec_twice_gives_identical_metrics(spec, tmp_path):
     before = torch.get_rng_state()
     second = train(spec, Store(tmp_path / "b"))
     assert torch.equal(before, torch.get_rng_state()), "the caller's random state was touched"
-    assert numbers(first.metrics) == numbers(second.metrics)
+    assert without_seconds(first.metrics) == without_seconds(second.metrics)
     assert len(first.metrics) == spec.epochs
     assert first.metrics[-1]["train_loss"] < first.metrics[0]["train_loss"]
 
@@ -58,7 +55,7 @@ def test_an_optimizer_with_two_modes_is_evaluated_in_the_other_one(tmp_path):
 
 def test_another_seed_is_another_run(tmp_path):
     results = [train(RunSpec("digits", hidden=16, epochs=1, seed=seed), Store(tmp_path)) for seed in (0, 1)]
-    assert numbers(results[0].metrics) != numbers(results[1].metrics)
+    assert without_seconds(results[0].metrics) != without_seconds(results[1].metrics)
 
 
 @pytest.mark.slow
@@ -75,7 +72,7 @@ def test_a_run_that_is_stopped_at_any_step_resumes_bit_for_bit(spec, tmp_path):
             break
         assert result.state == result.run.status()["state"] == "stopped"
     assert sessions > 4
-    assert numbers(result.metrics) == numbers(whole.metrics)
+    assert without_seconds(result.metrics) == without_seconds(whole.metrics)
     pair = result.run.load_checkpoint()["model"], whole.run.load_checkpoint()["model"]
     torch.testing.assert_close(*pair, rtol=0, atol=0)
 

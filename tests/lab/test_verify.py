@@ -1,7 +1,6 @@
 """Runs of a ledger, trained again: what is the same, what is not, and what cannot be compared."""
 
 import dataclasses
-import os
 import sys
 
 import pytest
@@ -59,10 +58,6 @@ def test_a_run_that_cannot_be_trained_here_is_not_compared(error, entries, monke
 def test_a_batch_that_no_tensor_can_hold_is_not_compared(entries):
     huge = dataclasses.replace(entries[SPEC], spec=dataclasses.replace(TEXT, batch_size=10**18))
     assert verify(huge).state == "not compared"
-
-
-def test_no_more_threads_than_cores(entries):
-    assert module._threads(elsewhere(entries[SPEC], threads=200)) <= os.cpu_count()
 
 
 def test_a_run_that_should_have_diverged_is_not_trained_for_ever(entries):

@@ -16,7 +16,7 @@ import random
 import statistics
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,12 +35,12 @@ from dynabound.lab.train import ENVIRONMENT_KEYS, Progress, Result, train
 from dynabound.tuning import Suggestion
 
 __all__ = [
-    "FIRST_POINTS", "LAST_POINTS", "NOT_IN_LEDGERS", "Entry", "Ledger", "Outcome", "Suggested", "add_runs",
+    "FIRST_POINTS", "LAST_POINTS", "NOT_IN_LEDGERS", "Entry", "Ledger", "Outcome", "add_runs",
     "available_studies", "import_runs", "sample", "verify",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
-_Kind = TypeVar("_Kind", "Entry", "Suggested")
+_Parsed = TypeVar("_Parsed")
 _SUGGESTIONS = "suggestions.jsonl"
 
 
@@ -99,28 +99,6 @@ class Entry:
         return cls(spec, fields["state"], fields["step"], metrics, fields["environment"])
 
 
-@dataclass(frozen=True)
-class Suggested:
-    """Learning rates that were suggested for a run."""
-
-    spec: RunSpec
-    suggestion: Suggestion
-
-    @property
-    def file(self) -> str:
-        """The name of the file that has its line."""
-        return _SUGGESTIONS
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields of a line."""
-        return {"run": self.spec.name, "spec": self.spec.to_dict(), "suggestion": self.suggestion.to_dict()}
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Suggested:
-        """The suggestion of a line."""
-        return cls(RunSpec.stored(fields["spec"], fields["run"]), Suggestion.from_dict(fields["suggestion"]))
-
-
 class Ledger:
     """A folder of ended runs and suggestions."""
 
@@ -132,41 +110,44 @@ class Ledger:
     def entries(self) -> dict[str, Entry]:
         """All runs, by name; LabError where a line is damaged."""
         paths = [path for path in sorted(self.root.glob("*.jsonl")) if path.name != _SUGGESTIONS]
-        return {entry.spec.name: entry for path in paths for entry in _read(path, Entry)}
+        return {entry.spec.name: entry for path in paths for entry in _read(path, Entry.from_dict)}
 
-    def suggestions(self) -> dict[str, Suggested]:
+    def suggestions(self) -> dict[str, Suggestion]:
         """All suggestions, by the name of the run with the default learning rates."""
         path = self.root / _SUGGESTIONS
-        return {each.spec.name: each for each in _read(path, Suggested)} if path.exists() else {}
+        return dict(_read(path, _suggestion)) if path.exists() else {}
 
     def runs(self) -> StoredRuns:
         """Everything in the ledger, read once."""
         ended = {name: StoredRun(entry.spec, entry.state, entry.metrics, environment=entry.environment)
                  for name, entry in self.entries().items()}  # fmt: skip
-        return StoredRuns(None, ended, {name: each.suggestion for name, each in self.suggestions().items()})
+        return StoredRuns(None, ended, self.suggestions())
 
     def require(self) -> None:
         """Raise LabError if there is no run."""
         if all(path.name == _SUGGESTIONS for path in self.root.glob("*.jsonl")):
             raise LabError(f"{self.root}: has no runs; fill it with: dynabound reproduce --add-to {self.root}")
 
-    def add(self, entries: Iterable[Entry | Suggested]) -> int:
-        """Add entries that are not in the ledger yet, and return their number; existing lines never change.
+    def add(self, entries: Iterable[Entry], made: Mapping[RunSpec, Suggestion] | None = None) -> int:
+        """Add runs and suggestions that are not in the ledger yet, and return their number; lines never change.
 
         An entry that could not be read again is left out with a warning: it would make the whole ledger unreadable.
         """
-        known = {(entry.file, entry.spec.name) for each in (self.entries(), self.suggestions())
-                 for entry in each.values()}  # fmt: skip
-        files: dict[str, dict[str, str]] = {}
+        known, suggested = self.entries(), self.suggestions()
+        files: dict[str, dict[str, str]] = defaultdict(dict)
+        for spec, found in (made or {}).items():
+            if spec.name not in suggested:
+                fields = {"run": spec.name, "spec": spec.to_dict(), "suggestion": found.to_dict()}
+                files[_SUGGESTIONS][spec.name] = _line(fields)
         for entry in entries:
-            if (entry.file, entry.spec.name) in known:
+            if entry.spec.name in known:
                 continue
             try:
-                type(entry).from_dict(entry.to_dict())
+                Entry.from_dict(entry.to_dict())
             except DamagedError as error:
                 log.warning("run %s: is damaged (%s) and not added to %s", entry.spec.name, error, self.root)
                 continue
-            files.setdefault(entry.file, {})[entry.spec.name] = _line(entry)
+            files[entry.file][entry.spec.name] = _line(entry.to_dict())
         for name, lines in files.items():
             self._append(name, lines.values())
         return sum(map(len, files.values()))
@@ -181,20 +162,24 @@ class Ledger:
             raise LabError(f"{path}: cannot be written ({error.strerror}); give another folder") from None
 
 
-def _line(entry: Entry | Suggested) -> str:
+def _line(fields: dict[str, Any]) -> str:
     # "run" comes first: sorted lines are sorted by the names of the runs.
-    return json.dumps(with_checksum(entry.to_dict()), separators=(",", ":"), allow_nan=False)
+    return json.dumps(with_checksum(fields), separators=(",", ":"), allow_nan=False)
 
 
-def _read(path: Path, kind: type[_Kind]) -> list[_Kind]:
+def _suggestion(fields: dict[str, Any]) -> tuple[str, Suggestion]:
+    return RunSpec.stored(fields["spec"], fields["run"]).name, Suggestion.from_dict(fields["suggestion"])
+
+
+def _read(path: Path, parse: Callable[[dict[str, Any]], _Parsed]) -> list[_Parsed]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise LabError(f"{path}: cannot be read ({error.strerror or error}); restore it from its repository") from None
+        raise LabError(f"{path}: cannot be read ({error.strerror}); restore it from its repository") from None
     found = []
     for number, line in enumerate(lines, start=1):
         try:
-            found.append(kind.from_dict(verified(parse_json(line, dict))))
+            found.append(parse(verified(parse_json(line, dict))))
         except (DamagedError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise LabError(
                 f"{path}, line {number}: is damaged ({error}); restore the file from its repository "
@@ -212,7 +197,7 @@ def import_runs(studies: Sequence[Study], scale: str, store: Store, ledger: Ledg
     entries, made, taken = ledger.entries(), ledger.suggestions(), 0
     for spec in suggestions.missing(studies, scale, store):
         if spec.name in made:
-            suggestions.write(spec, made[spec.name].suggestion, store)
+            suggestions.write(spec, made[spec.name], store)
     runs = StoredRuns(store)
     while True:  # the runs of a search decide which ones are needed next
         lacking = {run.spec.name for run in plan(studies, scale, runs) if run.state not in ENDED}
@@ -235,17 +220,9 @@ def available_studies(studies: Sequence[Study], scale: str, runs: StoredRuns) ->
 
 def add_runs(studies: Sequence[Study], scale: str, store: Store, ledger: Ledger) -> int:
     """Add the ended runs of the studies, and the suggestions, to ``ledger``; return how many were new."""
-    return ledger.add(_ended(studies, scale, store))
-
-
-def _ended(studies: Sequence[Study], scale: str, store: Store) -> Iterator[Entry | Suggested]:
-    for spec in suggestions.needed(studies, scale):
-        found = suggestions.read(spec, store)
-        if found:
-            yield Suggested(spec, found)
-    for run in plan(studies, scale, StoredRuns(store)):
-        if run.state in ENDED:
-            yield Entry.of(run.spec, store)
+    made = {spec: suggestions.read(spec, store) for spec in suggestions.needed(studies, scale)}
+    ended = [run.spec for run in plan(studies, scale, StoredRuns(store)) if run.state in ENDED]
+    return ledger.add((Entry.of(spec, store) for spec in ended), {spec: found for spec, found in made.items() if found})
 
 
 FIRST_POINTS, LAST_POINTS = 1.0, 0.3
@@ -290,7 +267,7 @@ def verify(
     if spec.task in catalog.SOURCES and datasets.locate(spec.task, data_dir) is None:
         return Outcome(entry, "not compared", f"{spec.task} not found; dynabound data fetch {spec.task}, or --data-dir")
     before = torch.get_num_threads()
-    torch.set_num_threads(_threads(entry))
+    torch.set_num_threads(min(entry.environment[-1].get("threads", 1), os.cpu_count() or 1))
     try:
         with tempfile.TemporaryDirectory() as folder:
             result = train(spec, Store(folder), data_dir=data_dir, progress=progress, stop=_stop(entry))
@@ -302,11 +279,6 @@ def verify(
         return Outcome(entry, "not compared", f"cannot be trained here: {reason}")
     finally:
         torch.set_num_threads(before)
-
-
-def _threads(entry: Entry) -> int:
-    threads = entry.environment[-1].get("threads")
-    return min(threads, os.cpu_count() or 1) if isinstance(threads, int) and threads >= 1 else 1
 
 
 def _stop(entry: Entry) -> Callable[[], bool] | None:

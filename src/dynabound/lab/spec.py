@@ -7,9 +7,9 @@ import functools
 import hashlib
 import json
 import math
-import reprlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field
+from reprlib import repr as short
 from typing import Any, TypeAlias
 
 from dynabound._checks import did_you_mean
@@ -45,13 +45,9 @@ DEFAULT: Any = None
 """Stands for the default of the task, the model or the optimizer."""
 
 
-def _option(help: str, choices: Iterable[str] = (), default: str = "") -> dict[str, Any]:
-    """A field's metadata, from which the command line makes an option; ``default`` is shown in its help."""
-    return {"help": help, "choices": tuple(choices), "default": default}
-
-
 def _field(value: Any, help: str, choices: Iterable[str] = (), default: str = "") -> Any:
-    return field(default=value, metadata=_option(help, choices, default))
+    """A field from which the command line makes an option; ``default`` is shown in its help."""
+    return field(default=value, metadata={"help": help, "choices": tuple(choices), "default": default})
 
 
 def _own(name: str, help: str) -> Any:
@@ -79,7 +75,7 @@ class RunSpec:
     dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121
     """
 
-    task: str = field(metadata=_option("Data set to train on.", TASKS))
+    task: str = _field(MISSING, "Data set to train on.", TASKS)
     model: str = _field(DEFAULT, "Network.", MODELS, "the task's")
     width: float | None = _own("width", "Factor on the number of channels; 1 is the paper's.")
     hidden: int | None = _own("hidden", "Units of the hidden layer, or of each LSTM layer.")
@@ -89,9 +85,7 @@ class RunSpec:
     clip: float | None = _own("clip", "Largest gradient norm; 0: no clipping.")
     optimizer: str = _field("adabound", "Optimizer.", (*optimizers.OPTIMIZERS, "module:Class"))
     lr: float = _field(DEFAULT, "Learning rate.", default="the optimizer's")
-    opt: Mapping[str, Any] | OptionPairs = field(
-        default=(), metadata=_option("Optimizer argument, such as final_lr=0.5; repeatable.")
-    )
+    opt: Mapping[str, Any] | OptionPairs = _field((), "Optimizer argument, such as final_lr=0.5; repeatable.")  # noqa: RUF009
     batch_size: int = _field(DEFAULT, "Images, or parallel streams of text, per step.", default="the task's")
     epochs: int = _field(10, "Passes over the training data.")
     decay_after: int | None = _field(None, "Divide the learning rate by 10 after this epoch.", default="never")
@@ -145,7 +139,7 @@ class RunSpec:
             if value is None:
                 continue
             if not (is_number(value) and legal(value)):
-                raise SpecError(f"{name}={_short(value)}: must be a number {allowed}")
+                raise SpecError(f"{name}={short(value)}: must be a number {allowed}")
             object.__setattr__(self, name, float(value) + 0.0)  # 1 and 1.0 are one run, and so are 0 and -0
         if self.decay_after is not None and self.decay_after >= self.epochs:
             raise SpecError(
@@ -230,25 +224,20 @@ def is_number(value: Any) -> bool:
     return math.isfinite(value) if isinstance(value, float) else type(value) is int and abs(value) < 2**63
 
 
-def _short(value: Any) -> str:
-    """``value`` for an error message, shortened: a stored value may have any length."""
-    return reprlib.repr(value)
-
-
 def _dumps(fields: dict[str, Any]) -> str:
     return json.dumps(fields, sort_keys=True, allow_nan=False)
 
 
 def _choice(name: str, value: Any, allowed: Any) -> str:
     if not isinstance(value, str) or value not in allowed:
-        raise SpecError(f"{name}={_short(value)}: must be one of {', '.join(allowed)}")
+        raise SpecError(f"{name}={short(value)}: must be one of {', '.join(allowed)}")
     return value
 
 
 def _integer(name: str, value: Any, least: int, most: int = 2**63 - 1) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most):
         limit = f"and <= {most}" if most < 2**63 - 1 else "that fits into 64 bits"
-        raise SpecError(f"{name}={_short(value)}: must be an integer >= {least} {limit}")
+        raise SpecError(f"{name}={short(value)}: must be an integer >= {least} {limit}")
 
 
 def _tuple(value: Any) -> Any:
@@ -263,7 +252,7 @@ def _pairs(optimizer: str, opt: Any) -> OptionPairs:
     except (TypeError, ValueError):
         pairs = {"": opt}
     if not all(isinstance(key, str) and key and _is_option(value) for key, value in pairs.items()):
-        raise SpecError(f"opt={_short(opt)}: must map names to finite numbers, strings, booleans or lists of them")
+        raise SpecError(f"opt={short(opt)}: must map names to finite numbers, strings, booleans or lists of them")
     pairs = optimizers.canonical(optimizer, pairs)
     for reserved in {"lr", "weight_decay", "params"} & pairs.keys():
         raise SpecError(f"opt {reserved}: is a field of its own; give it as {reserved}, not in opt")

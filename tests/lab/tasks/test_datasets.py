@@ -66,7 +66,6 @@ def test_variable_names_the_folder_and_the_argument_wins(idx_files, tmp_path, mo
 
 def test_a_packaged_folder_is_found(idx_files, tmp_path, monkeypatch):
     _, files = idx_files
-    monkeypatch.delitem(SOURCES, "mnist")
     write(tmp_path / "packaged", files, zipped=True)
     source = Source("idx", tuple(files), (), {}, {}, (12, 6, 5, 4), folders=(str(tmp_path / "packaged"),))
     monkeypatch.setitem(SOURCES, "fashion-mnist", source)
@@ -103,15 +102,8 @@ def test_damage_is_a_line_that_names_file_and_remedy(idx_files, tmp_path, zipped
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_of_another_data_set_is_called_so(idx_files, tmp_path):
-    write(tmp_path / "fashion-mnist", idx_files[1])
-    with pytest.raises(DataError, match="is a file of mnist"):
-        load("fashion-mnist", tmp_path)
-
-
 def test_gzip_damage_is_noticed(idx_files, tmp_path, monkeypatch):
     _, files = idx_files
-    monkeypatch.delitem(SOURCES, "mnist")
     write(tmp_path / "fashion-mnist", files, zipped=True)
     path = tmp_path / "fashion-mnist" / f"{IMAGES}.gz"
     whole = path.read_bytes()

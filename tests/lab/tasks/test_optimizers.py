@@ -62,7 +62,7 @@ def test_options_reach_the_optimizer():
         ("adabound", {"final_lrs": 1}, "opt final_lrs=1: adabound takes .*did you mean final_lr"),
         ("adabound", {"final_lr": -1}, "final_lr"),
         ("adam", {"betas": (0.9, 2.0)}, "optimizer='adam': .*beta"),
-        ("adam", {"betas": (0.9,)}, r"optimizer='adam': cannot be constructed \(IndexError: .*change its options"),
+        ("adam", {"betas": (0.9,)}, r"optimizer='adam': IndexError: .*; change its options"),
         ("amsbound", {"nonsense": 1}, "nonsense"),
         ("sgdm-dampened", {"dampening": 0.5}, "opt dampening: sgdm-dampened sets it to the momentum; leave it out"),
         ("no.such.module:Thing", {}, "cannot be imported"),

@@ -8,19 +8,12 @@ from __future__ import annotations
 import hashlib
 import io
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from dynabound._files import write_whole
 from dynabound.lab.errors import DamagedError
 
-__all__ = ["Loaded", "checksum_path", "read", "write"]
-
-
-class Loaded(NamedTuple):
-    """A checkpoint's state, on the CPU, and the digest of its bytes."""
-
-    state: dict[str, Any]
-    digest: str
+__all__ = ["checksum_path", "read", "write"]
 
 
 def checksum_path(path: Path) -> Path:
@@ -45,8 +38,8 @@ def write(path: Path, state: dict[str, Any], check: bool = False) -> None:
     write_whole(path, contents)
 
 
-def read(path: Path) -> Loaded:
-    """The state in ``path``; DamagedError if a bit has changed, or if reading it would run code."""
+def read(path: Path) -> tuple[dict[str, Any], str]:
+    """The state in ``path``, on the CPU, and its digest; DamagedError if a bit has changed, or if it contains code."""
     contents = path.read_bytes()
     try:
         expected = checksum_path(path).read_bytes()
@@ -55,7 +48,7 @@ def read(path: Path) -> Loaded:
     digest = hashlib.sha256(contents).hexdigest()
     if digest.encode() != expected.partition(b" ")[0]:
         raise DamagedError("its checksum does not match")
-    return Loaded(_decode(contents), digest)
+    return _decode(contents), digest
 
 
 def _decode(contents: bytes) -> dict[str, Any]:

@@ -124,14 +124,15 @@ class RayEngine:
     @property
     def jobs(self) -> int:
         """See :attr:`Engine.jobs <dynabound.lab.engines.base.Engine.jobs>`; the runs that fit on the current nodes."""
-        return max(1, sum(self._fit(node["Resources"]) for node in self._ray.nodes() if node["Alive"]))
+        return max(1, self._slots())
 
-    def _fit(self, resources: dict[str, float]) -> int:
-        runs = resources.get("CPU", 0) // self._cpus
-        return int(min(runs, resources.get("GPU", 0) // self._gpus) if self._gpus else runs)
+    def _slots(self) -> int:
+        wanted = {"CPU": self._cpus} | ({"GPU": self._gpus} if self._gpus else {})
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return sum(min(int(node.get(kind, 0) // number) for kind, number in wanted.items()) for node in nodes)
 
     def _check_resources(self) -> None:
-        if any(self._fit(node["Resources"]) for node in self._ray.nodes() if node["Alive"]):
+        if self._slots():
             return
         request = f"{self._cpus} CPUs" + (f" and {self._gpus:g} GPUs" if self._gpus else "")
         if self._address in (None, "local"):

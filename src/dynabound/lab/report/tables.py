@@ -12,7 +12,8 @@ from dynabound.lab.report.claims import ranks
 from dynabound.lab.report.read import Curve
 from dynabound.lab.report.statistics import BEST, LAST, Group, error_of_one, judge, mean, std
 from dynabound.lab.store import ENDED
-from dynabound.lab.studies.recipes import BETAS_TUNED, DEFAULTS, FIXED, PEERS, REFERENCE, REFERENCES, Study
+from dynabound.lab.studies.recipes import DEFAULTS, PEERS, REFERENCE, REFERENCES, Study
+from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.tasks.optimizers import BOUNDED
 from dynabound.theory.verdict import Verdict

@@ -46,8 +46,6 @@ STEP_SECONDS = 1e-3
 _PTB_WORDS, _PTB_VOCABULARY = (929_589, 73_760, 82_430), 10_000
 _TIMED_IMAGES = 16  # per step of a convolutional network, scaled up to a batch: one of a wide network takes minutes
 _TIMED_STEPS = 3
-_METRICS_BYTES = 300  # of an epoch
-_RATES_BYTES = 130  # of a layer and an epoch
 _ASSUMED = [
     "each search finds its best learning rate inside its first grid, and SGD's finer pass a better one; "
     "stored runs are better than all runs still to do",
@@ -69,8 +67,6 @@ class Profile:
     evaluated: float
     """Steps of the evaluation after an epoch; each counts as a third of a training step."""
     parameters: int
-    layers: int
-    """Tensors of parameters."""
     model_bytes: int
     """Parameters and buffers."""
 
@@ -110,11 +106,9 @@ def gpu_seconds(spec: RunSpec, flops_per_second: float = GPU_FLOPS) -> float:
 
 
 def size(spec: RunSpec) -> int:
-    """Bytes of a finished run's folder: one checkpoint, which contains the metrics, and the metrics."""
+    """Bytes of a finished run's checkpoint; its other files are small."""
     counted = profile(workload_key(spec))
-    metrics = spec.epochs * (_METRICS_BYTES + _RATES_BYTES * counted.layers * spec.rates)
-    state = 4 * counted.parameters * _state_copies(spec.optimizer)
-    return counted.model_bytes + state + 2 * metrics
+    return counted.model_bytes + 4 * counted.parameters * _state_copies(spec.optimizer)
 
 
 @cache
@@ -133,7 +127,6 @@ def profile(spec: RunSpec) -> Profile:
         flops=len(trained[: spec.examples]) * both + sum(map(len, held_out)) * forward,
         evaluated=sum(1 for split in batches.splits for _ in batches.evaluation(split)) / 3,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
-        layers=len(list(model.parameters())),
         model_bytes=sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values()),
     )
 

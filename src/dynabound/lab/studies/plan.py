@@ -13,6 +13,7 @@ from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies import suggestions
 from dynabound.lab.studies.recipes import Row, Study, seeded
 from dynabound.lab.studies.search import TUNE_GRIDS, Loss, Search, search_lr
+from dynabound.lab.studies.suggestions import PendingSpec
 from dynabound.tuning import Suggestion
 
 __all__ = ["Planned", "StoredRun", "StoredRuns", "plan", "resolve_rows", "tuning", "wanted"]
@@ -121,7 +122,7 @@ def resolve_rows(
         spec, found, known = row.spec(scale), None, True
         if row.suggested(scale):
             suggested = suggestions.apply(row, scale, runs.suggestion(row.bounded(scale)))
-            spec, known = suggested or suggestions.pending(spec), assume or suggested is not None
+            spec, known = suggested or PendingSpec(**spec.to_dict()), assume or suggested is not None
         elif row.tuned(scale):
             found = search_lr(spec, loss, row.grids(scale))
             spec, known = found.best or spec, not found.wanted
@@ -160,7 +161,7 @@ def _unknown_runs(study: Study, row: Row, scale: str) -> list[RunSpec]:
     """Placeholders for runs whose learning rate is not known yet; a search has already run its winner's first seed."""
     seeds = study.seed_count(row, scale)
     if row.suggested(scale):
-        return seeded(suggestions.pending(row.spec(scale)), seeds)
+        return seeded(PendingSpec(**row.spec(scale).to_dict()), seeds)
     return seeded(row.spec(scale), seeds)[1:]
 
 

@@ -14,26 +14,7 @@ from dynabound.lab.studies.search import GRIDS, STEP_SIZE_GRIDS, Grid
 from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, GAMMA_SCALE, SEEDS, TUNED, WORKLOADS
 from dynabound.lab.tasks.optimizers import BOUNDED
 
-__all__ = [
-    "BETAS_TUNED",
-    "DEFAULTS",
-    "FIXED",
-    "GAMMA_SCALE",
-    "PEERS",
-    "REFERENCE",
-    "REFERENCES",
-    "SAME_RATES",
-    "SEEDS",
-    "SKIPPED",
-    "STUDIES",
-    "SUGGESTED",
-    "TUNED",
-    "WORKLOADS",
-    "Row",
-    "Study",
-    "choose",
-    "seeded",
-]
+__all__ = ["DEFAULTS", "PEERS", "REFERENCE", "REFERENCES", "SAME_RATES", "STUDIES", "Row", "Study", "choose", "seeded"]
 
 REFERENCE = "Adam, α = 0.001"
 """Adam with the initial step size of AdaBound: a search may find a larger one for Adam, and then only this curve shows

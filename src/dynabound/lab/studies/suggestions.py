@@ -28,7 +28,7 @@ from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import Training, random_states_kept
 from dynabound.tuning import SuggestError, Suggestion, suggest
 
-__all__ = ["PendingSpec", "apply", "compute", "missing", "needed", "pending", "read", "suggest_rates", "with_rates",
+__all__ = ["PendingSpec", "apply", "compute", "missing", "needed", "read", "suggest_rates", "with_rates",
            "write"]  # fmt: skip
 
 _FOUND = ("final_lr", "gamma")
@@ -71,11 +71,6 @@ class PendingSpec(RunSpec):
     def name(self) -> str:
         """Unlike the name of any run."""
         return f"pending-{RunSpec(**self.to_dict()).name}"
-
-
-def pending(spec: RunSpec) -> PendingSpec:
-    """A placeholder for the run that will have suggested learning rates."""
-    return PendingSpec(**spec.to_dict())
 
 
 def needed(studies: Iterable[Study], scale: str) -> list[RunSpec]:

@@ -64,12 +64,13 @@ _PTB = {
 }
 
 
-def _idx(*digests: str) -> dict[str, str]:
-    return dict(zip(_IDX, digests, strict=True))
-
-
-def _gz(digests: dict[str, str]) -> dict[str, str]:
-    return {f"{name}.gz": digest for name, digest in digests.items()}
+def _idx(
+    mirrors: tuple[str, ...], md5: tuple[str, ...], sha256: tuple[str, ...], folders: tuple[str, ...] = ()
+) -> Source:
+    """A data set in the format and of the size of MNIST; the digests are those of _IDX, compressed and not."""
+    downloads = {f"{name}.gz": digest for name, digest in zip(_IDX, md5, strict=True)}
+    contents = dict(zip(_IDX, sha256, strict=True))
+    return Source("idx", _IDX, mirrors, downloads, contents, (60_000, 10_000, 28, 28), folders=folders)
 
 
 _CIFAR10 = Source(
@@ -91,52 +92,42 @@ TASKS: dict[str, Task] = {
     "mnist": Task(
         "MNIST",
         "perceptron",
-        source=Source(
-            kind="idx",
-            files=_IDX,
+        source=_idx(
             mirrors=(
                 "https://ossci-datasets.s3.amazonaws.com/mnist/",
                 "https://storage.googleapis.com/cvdf-datasets/mnist/",
             ),
-            downloads=_gz(
-                _idx(
-                    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                    "d53e105ee54ea40749a09fcbcd1e9432",
-                    "9fb629c4189551a2d022fa330f9573f3",
-                    "ec29112dd5afa0611ce80d1b7f02629c",
-                )
+            md5=(
+                "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                "d53e105ee54ea40749a09fcbcd1e9432",
+                "9fb629c4189551a2d022fa330f9573f3",
+                "ec29112dd5afa0611ce80d1b7f02629c",
             ),
-            contents=_idx(
+            sha256=(
                 "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
                 "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
                 "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
                 "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
             ),
-            shape=(60_000, 10_000, 28, 28),
         ),
     ),
     "fashion-mnist": Task(
         "Fashion-MNIST",
         "perceptron",
-        source=Source(
-            kind="idx",
-            files=_IDX,
+        source=_idx(
             mirrors=("https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",),
-            downloads=_gz(
-                _idx(
-                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                    "25c81989df183df01b3e8a0aad5dffbe",
-                    "bef4ecab320f06d8554ea6380940ec79",
-                    "bb300cfdad3c16e7a12a480ee83cd310",
-                )
+            md5=(
+                "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                "25c81989df183df01b3e8a0aad5dffbe",
+                "bef4ecab320f06d8554ea6380940ec79",
+                "bb300cfdad3c16e7a12a480ee83cd310",
             ),
-            contents=_idx(
+            sha256=(
                 "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
                 "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
                 "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
                 "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
             ),
-            shape=(60_000, 10_000, 28, 28),
             folders=("/usr/share/datasets/fashion-mnist",),  # Debian's dataset-fashion-mnist
         ),
     ),

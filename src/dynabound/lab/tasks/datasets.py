@@ -141,9 +141,6 @@ def _read(name: str, folder: Path, file: str) -> tuple[Path, bytes]:
     except (OSError, EOFError, zlib.error) as error:
         raise _damaged(name, path, f"cannot be read ({error})", "a whole file") from None
     digest = hashlib.sha256(contents).hexdigest()
-    for other, source in SOURCES.items():
-        if other != name and digest in source.contents.values():
-            raise _damaged(name, path, f"is a file of {other}", f"{name}'s {file}")
     expected = SOURCES[name].contents.get(file, digest)
     if digest != expected:
         raise _damaged(name, path, f"holds {len(contents)} bytes of SHA-256 {digest}", f"SHA-256 {expected}")

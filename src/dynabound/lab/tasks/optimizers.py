@@ -104,11 +104,9 @@ def build(
             )
     try:
         return cls(params, **arguments)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise OptimizerError(f"optimizer={name!r}: {error}") from error
     except Exception as error:  # torch's Adam, for example, raises IndexError for betas=(0.9,)
-        reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-        raise OptimizerError(f"optimizer={name!r}: cannot be constructed ({reason}); change its options") from error
+        kind = "" if isinstance(error, (TypeError, ValueError)) else f"{type(error).__name__}: "
+        raise OptimizerError(f"optimizer={name!r}: {kind}{error}; change its options") from error
 
 
 @cache

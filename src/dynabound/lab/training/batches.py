@@ -37,6 +37,8 @@ def make_batches(
     data: Data, spec: RunSpec, device: torch.device, rank: int = 0, ranks: int = 1
 ) -> ImageBatches | TextBatches:
     """The batches of a run, as seen by one of its ranks."""
+    if ranks > spec.batch_size:
+        raise LabError(f"batch_size={spec.batch_size}: must be at least the number of ranks, {ranks}")
     if isinstance(data, Images):
         return ImageBatches(data, spec, device, rank, ranks)
     return TextBatches(data, spec, device, rank, ranks)
@@ -50,15 +52,13 @@ class ImageBatches:
 
     splits = ("test",)
 
-    def __init__(self, data: Images, spec: RunSpec, device: torch.device, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(self, data: Images, spec: RunSpec, device: torch.device, rank: int, ranks: int) -> None:
         self._rank, self._ranks, self._seed, self._size = rank, ranks, spec.seed, spec.batch_size
         mean, scale = (value.to(device) for value in _statistics(data.train[0]))
         self._mean, self._scale, self._augment = mean, scale, data.augment
         x, y = data.train[0][: spec.examples].to(device), data.train[1][: spec.examples].to(device)
         # Without augmentation an image is the same in every epoch: normalise it once.
         self._x, self._y = (x if data.augment else self._normalize(x)), y
-        if ranks > self._size:
-            raise LabError(f"batch_size={self._size}: must be at least the number of ranks, {ranks}")
         self._test = data.test[0][rank::ranks].to(device), data.test[1][rank::ranks].to(device)
         self._test_batches = -(-len(data.test[1]) // (_EVAL_IMAGES * ranks))
         whole, rest = divmod(len(y), self._size)
@@ -101,11 +101,9 @@ class TextBatches:
 
     splits = ("valid", "test")
 
-    def __init__(self, data: Text, spec: RunSpec, device: torch.device, rank: int = 0, ranks: int = 1) -> None:
+    def __init__(self, data: Text, spec: RunSpec, device: torch.device, rank: int, ranks: int) -> None:
         self._rows = spec.bptt or 1
         columns, held_out = spec.batch_size, max(_EVAL_COLUMNS, ranks)
-        if ranks > columns:
-            raise LabError(f"batch_size={columns}: must be at least the number of ranks, {ranks}")
         streams = {"train": (data.train[: spec.examples], columns), "valid": (data.valid, held_out)}
         streams["test"] = (data.test, held_out)
         self._streams: dict[str, Tensor] = {}
