@@ -15,3 +15,9 @@ class LockedError(StoreError):
 
 class DamagedError(Exception):
     """A file has changed since it was written. Handled inside the lab: an older file is used instead."""
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an exception's message; of an OSError without the file's name."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return text.partition("\n")[0][:300]

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab.errors import DamagedError, LabError
+from dynabound.lab.errors import DamagedError, LabError, first_line
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store, parse_json, verified, with_checksum
 from dynabound.lab.studies import suggestions
@@ -275,8 +275,7 @@ def verify(
     except LabError as error:  # such as an optimizer whose package is not installed
         return Outcome(entry, "not compared", str(error))
     except (MemoryError, RuntimeError, OverflowError) as error:  # a spec that no machine can train, or not this one
-        reason = str(error).partition("\n")[0] or "not enough memory"
-        return Outcome(entry, "not compared", f"cannot be trained here: {reason}")
+        return Outcome(entry, "not compared", f"cannot be trained here: {first_line(error) or 'not enough memory'}")
     finally:
         torch.set_num_threads(before)
 

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from dynabound._files import write_whole
 from dynabound.lab.checkpoints import lock
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
-from dynabound.lab.errors import DamagedError, LockedError, StoreError
+from dynabound.lab.errors import DamagedError, LockedError, StoreError, first_line
 from dynabound.lab.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class Run:
             except PermissionError as error:
                 raise StoreError(f"{path}: cannot be read ({error.strerror}); {_readable(self.folder)}") from error
             except (OSError, TypeError, ValueError, DamagedError) as error:
-                raise StoreError(f"{path}: cannot be read ({_reason(error)}); {self.remedy}") from error
+                raise StoreError(f"{path}: cannot be read ({first_line(error)}); {self.remedy}") from error
         return self._spec
 
     def status(self) -> dict[str, Any]:
@@ -126,7 +126,7 @@ class Run:
             return {"state": "new"}
         except (OSError, DamagedError) as error:
             repair = f"repair it with: dynabound train --resume {self.name} {_out(self.folder.parent)}"
-            return {"state": "damaged", "error": f"{path}: {_reason(error)}; {repair}"}
+            return {"state": "damaged", "error": f"{path}: {first_line(error)}; {repair}"}
 
     def metrics(self, repair: bool = False) -> list[dict[str, Any]]:
         """One dict per epoch. If the file is damaged, they come from the checkpoint; ``repair`` writes them back."""
@@ -262,12 +262,6 @@ def _json(value: Any) -> bytes:
 
 def _lines(metrics: list[dict[str, Any]]) -> bytes:
     return "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics).encode()
-
-
-def _reason(error: Exception) -> str:
-    """For a message: the first line; of an OSError without the path, which the message contains already."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return reason.partition("\n")[0][:300]
 
 
 def with_checksum(fields: dict[str, Any]) -> dict[str, Any]:

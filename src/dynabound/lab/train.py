@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from dynabound._version import __version__
-from dynabound.lab.errors import LabError
+from dynabound.lab.errors import LabError, first_line
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Run, Store, StoreError
 from dynabound.lab.tasks import datasets
@@ -152,9 +152,8 @@ class _Session:
         try:
             self.training.restore(state)
         except (LookupError, RuntimeError, ValueError, TypeError, AttributeError) as error:
-            reason = str(error).partition("\n")[0]
             raise StoreError(
-                f"run {self.run.name}: its checkpoint does not fit its spec ({reason}); {self.run.remedy}"
+                f"run {self.run.name}: its checkpoint does not fit its spec ({first_line(error)}); {self.run.remedy}"
             ) from error
         self.saved_step = self.training.step
 
@@ -265,11 +264,7 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit that dynabound was installed from, if pip installed it from a repository.
-
-    Git is not called: the working directory may belong to anyone, and the configuration of its repository may run
-    programs.
-    """
+    """The commit that pip installed; git is not called: the working directory's repository may make it run programs."""
     try:
         origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):

@@ -75,10 +75,6 @@ def test_a_packaged_folder_is_found(idx_files, tmp_path, monkeypatch):
         load("fashion-mnist", tmp_path / "nowhere")
 
 
-def test_debian_puts_fashion_mnist_where_we_look():
-    assert "/usr/share/datasets/fashion-mnist" in SOURCES["fashion-mnist"].folders
-
-
 IMAGES = "train-images-idx3-ubyte"
 DAMAGES = {
     "missing": (lambda body: None, "is missing"),

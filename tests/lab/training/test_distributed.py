@@ -98,15 +98,7 @@ def test_what_an_error_refers_to_is_freed_before_the_group(monkeypatch):
 def test_torchrun(tmp_path):
     """The command itself, as it is written in the manual."""
     fields = CASES["perceptron"]
-    torchrun = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        "--standalone",
-        "-m",
-        "dynabound",
-    ]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone", "-m", "dynabound"]
     command = ["train", "digits", "--hidden=16", "--epochs=3", "--json", "--fsdp", f"--out={tmp_path / 'two'}"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     answer = subprocess.run([*torchrun, *command], capture_output=True, text=True, env=environment, timeout=1800)

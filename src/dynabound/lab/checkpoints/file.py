@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dynabound._files import write_whole
-from dynabound.lab.errors import DamagedError
+from dynabound.lab.errors import DamagedError, first_line
 
 __all__ = ["checksum_path", "read", "write"]
 
@@ -57,5 +57,5 @@ def _decode(contents: bytes) -> dict[str, Any]:
     try:
         state: dict[str, Any] = torch.load(io.BytesIO(contents), map_location="cpu", weights_only=True)
     except Exception as error:  # the unpickler can raise anything
-        raise DamagedError(str(error).partition("\n")[0]) from error
+        raise DamagedError(first_line(error)) from error
     return state

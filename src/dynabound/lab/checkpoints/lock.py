@@ -13,7 +13,7 @@ from pathlib import Path
 
 from filelock import lock_descriptor
 
-from dynabound.lab.errors import LockedError, StoreError
+from dynabound.lab.errors import LockedError, StoreError, first_line
 
 __all__ = ["hold", "is_held"]
 
@@ -41,7 +41,7 @@ def _lock(path: Path, name: str) -> int:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     except OSError as error:
         raise StoreError(
-            f"{path}: cannot be written ({_reason(error)}); make the folder writable, or give another --out"
+            f"{path}: cannot be written ({first_line(error)}); make the folder writable, or give another --out"
         ) from error
     try:
         if not _acquire(handle, path):
@@ -82,7 +82,7 @@ def _acquire(handle: int, path: Path) -> bool:
                 return True
     except OSError as error:
         raise StoreError(
-            f"{path.parent}: this file system has no file locks ({_reason(error)}); "
+            f"{path.parent}: this file system has no file locks ({first_line(error)}); "
             "give another --out, or mount it with flock"
         ) from error
     return False
@@ -115,7 +115,3 @@ def _write_owner(handle: int) -> None:
     with contextlib.suppress(OSError):
         os.ftruncate(handle, 0)
         os.write(handle, text.encode())
-
-
-def _reason(error: OSError) -> str:
-    return error.strerror or str(error)

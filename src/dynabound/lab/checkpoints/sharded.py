@@ -52,7 +52,7 @@ def save(folder: Path, state: dict[str, Any]) -> None:
     shards: dict[tuple[Any, ...], DTensor] = {}
     rest = _take_out(state, (), shards)
     entries = [
-        {"path": path, "dtype": tensor.dtype, "size": tuple(tensor.shape), "dim": _dimension(path, tensor)}
+        {"path": path, "dtype": tensor.dtype, "size": tuple(tensor.shape), "dim": _dimension(tensor)}
         for path, tensor in shards.items()
     ]
     try:
@@ -128,14 +128,10 @@ def _name(path: Iterable[Any]) -> str:
     return "/".join(map(str, path))
 
 
-def _dimension(path: tuple[Any, ...], tensor: DTensor) -> int | None:
+def _dimension(tensor: DTensor) -> int | None:
     """The dimension along which a tensor is sharded; None if every process has all of it."""
     (placement,) = tensor.placements
-    if isinstance(placement, dtensor.Shard):
-        return placement.dim
-    if isinstance(placement, dtensor.Replicate):
-        return None
-    raise LabError(f"{_name(path)} is a DTensor of {placement}: only Shard and Replicate can be saved")
+    return placement.dim if isinstance(placement, dtensor.Shard) else None
 
 
 def _empty(entry: dict[str, Any], mesh: DeviceMesh | None) -> Tensor:

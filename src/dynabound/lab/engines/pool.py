@@ -120,7 +120,9 @@ class Pool:
             try:
                 kind, value = connection.recv()
             except (EOFError, OSError):
-                kind, value = "died", _exit_reason(process)
+                process.join()
+                code = process.exitcode
+                kind, value = "died", f"signal {-code}" if code < 0 else f"exit code {code}"
             if kind != "sent":
                 del self._running[connection]
                 process.join()
@@ -137,11 +139,6 @@ class Pool:
         theirs.close()  # otherwise the connection would stay open after the process has ended
         self._running[ours] = key, slot, process
         return Message(key, "started")
-
-
-def _exit_reason(process: Any) -> str:
-    process.join()
-    return f"signal {-process.exitcode}" if process.exitcode < 0 else f"exit code {process.exitcode}"
 
 
 def _call(parent: Parent, function: Callable[[Parent], object]) -> None:

@@ -43,7 +43,7 @@ from dynabound.lab.engines.base import (
     run_with_events,
 )
 from dynabound.lab.engines.pool import train_on_ranks
-from dynabound.lab.errors import LabError
+from dynabound.lab.errors import LabError, first_line
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import ENDED, Store, StoreError
 from dynabound.lab.tasks.download import ensure_downloaded
@@ -188,7 +188,7 @@ class RayEngine:
             messages = self._ray.get(self._queue.take.remote(stopping))  # includes all messages of ended tasks
         except self._ray.exceptions.RayError as error:
             raise LabError(
-                f"--engine ray: Ray is lost ({_first_line(error)}); run the same command again to resume"
+                f"--engine ray: Ray is lost ({first_line(error)}); run the same command again to resume"
             ) from error
         for message in messages:
             yield from self._receive(message)
@@ -230,7 +230,7 @@ class RayEngine:
         except problems.RayTaskError as error:  # before training: a package is not installed on the node
             return Event(name, "failed", error=f"on {host}: {format_error(error.cause or error)}"), False
         except problems.RayError as error:
-            reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {_first_line(error)}"
+            reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {first_line(error)}"
             return Event(name, "crashed", error=f"its process on {host} died{reason}"), False
 
 
@@ -298,7 +298,7 @@ def connected(address: str | None, modules: Sequence[str]) -> Iterator[Any]:
         except Exception as error:  # Ray raises Exception itself if a node has not started after 30 s
             where = "--engine ray: Ray cannot be started here" if local else f"--address {address}: no Ray answers"
             remedy = "run the same command again, or --engine local" if local else "start one: ray start --head"
-            raise LabError(f"{where} ({_first_line(error)}); {remedy}") from None
+            raise LabError(f"{where} ({first_line(error)}); {remedy}") from None
         try:
             yield ray
         finally:
@@ -314,10 +314,6 @@ def _own_sigterm() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():  # only there can a handler be set
             signal.signal(signal.SIGTERM, handler)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def check_reachable(address: str) -> None:

@@ -175,11 +175,11 @@ def _stand_in(spec: RunSpec) -> Data:
         train, valid, test = (torch.zeros(number, dtype=torch.long) for number in _PTB_WORDS)
         return Text(train, valid, test, _PTB_VOCABULARY)
     source = SOURCES[spec.task]
-    _, held_out, height, width = source.shape
-    images = torch.zeros(1, source.channels, height, width, dtype=torch.uint8).expand(source.train_images, -1, -1, -1)
-    labels = torch.zeros(source.train_images, dtype=torch.long)
-    # Augmented images are normalised in batches, not in advance.
-    return Images((images, labels), (images[:held_out], labels[:held_out]), augment=source.kind == "cifar")
+    number, held_out, height, width = source.shape
+    cifar = source.kind == "cifar"  # five files of coloured training images
+    images = torch.zeros(1, 3 if cifar else 1, height, width, dtype=torch.uint8)
+    images, labels = images.expand(5 * number if cifar else number, -1, -1, -1), torch.zeros(5 * number).long()
+    return Images((images, labels[: len(images)]), (images[:held_out], labels[:held_out]), augment=cifar)
 
 
 def chains(studies: Iterable[Study], scale: str, store: Store) -> list[list[list[RunSpec]]]:

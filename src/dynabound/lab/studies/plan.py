@@ -145,24 +145,18 @@ def plan(studies: Iterable[Study], scale: str, runs: StoredRuns) -> list[Planned
     """All runs, in the order of the studies. Until a search has ended, its learning rate is the default one."""
     planned: list[Planned] = []
     for study in studies:
-        for row, found, specs in resolve_rows(study, scale, runs, runs.losses()):
+        for row, found, specs in resolve_rows(study, scale, runs, runs.losses(), assume=True):
             label = f"{row.panel}: {row.label}"
             tried = [*(spec for spec, _ in found.tried), *found.wanted] if found else []
             planned += [Planned(study.name, label, spec, runs.read(spec).state, "search") for spec in tried]
             known = {spec.name for spec in tried}
-            note = "" if specs else "learning rate not known yet"
-            for spec in specs or _unknown_runs(study, row, scale):
+            # A search has already run its winner's first seed.
+            unknown = seeded(row.spec(scale), study.seed_count(row, scale))[1:]
+            for spec in specs or unknown:
                 if spec.name not in known:
+                    note = "learning rate not known yet" if not specs or isinstance(spec, PendingSpec) else ""
                     planned.append(Planned(study.name, label, spec, runs.read(spec).state, note))
     return planned
-
-
-def _unknown_runs(study: Study, row: Row, scale: str) -> list[RunSpec]:
-    """Placeholders for runs whose learning rate is not known yet; a search has already run its winner's first seed."""
-    seeds = study.seed_count(row, scale)
-    if row.suggested(scale):
-        return seeded(PendingSpec(**row.spec(scale).to_dict()), seeds)
-    return seeded(row.spec(scale), seeds)[1:]
 
 
 def wanted(studies: Iterable[Study], scale: str, runs: StoredRuns, loss: Loss, assume: bool = False) -> list[RunSpec]:

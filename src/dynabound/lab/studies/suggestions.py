@@ -44,13 +44,10 @@ def read(spec: RunSpec, store: Store) -> Suggestion | None:
     """The suggestion for ``spec``; None if it does not exist yet, or is damaged."""
     try:
         stored = verified(parse_json(_path(spec, store).read_bytes(), dict))
-        found = Suggestion.from_dict(stored["suggestion"])
-        with_rates(spec, found)  # raises if the numbers cannot be rates
-        if RunSpec.from_dict(stored["spec"]) != spec:
-            return None
-    except (OSError, DamagedError, LookupError, TypeError, ValueError, AttributeError):
+        RunSpec.stored(stored["spec"], spec.name)  # raises if it is another one
+        return Suggestion.from_dict(stored["suggestion"])
+    except (OSError, DamagedError, LookupError, TypeError, ValueError):
         return None
-    return found
 
 
 def apply(row: Row, scale: str, found: Suggestion | None) -> RunSpec | None:

@@ -26,14 +26,8 @@ class Source:
     """From a file to the SHA-256 of its uncompressed contents, which is checked whenever the file is read."""
     shape: tuple[int, ...] = ()
     """(training images in a file, test images in a file, height, width)."""
-    channels: int = 1
     folders: tuple[str, ...] = ()
     """Where an operating system's package puts it."""
-
-    @property
-    def train_images(self) -> int:
-        """The number of training images in all files."""
-        return self.shape[0] * (len(self.files) - 1 if self.kind == "cifar" else 1)
 
 
 @dataclass(frozen=True)
@@ -80,7 +74,6 @@ _CIFAR10 = Source(
     downloads={"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
     contents={},
     shape=(10_000, 10_000, 32, 32),
-    channels=3,
 )
 
 TASKS: dict[str, Task] = {

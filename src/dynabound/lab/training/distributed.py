@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from dynabound.lab.errors import LabError
+from dynabound.lab.errors import LabError, first_line
 
 __all__ = [
     "RENDEZVOUS_FILE", "all_reduce_sum", "any_rank", "broadcast", "broadcast_buffers", "gather", "joined",
@@ -47,7 +47,7 @@ def joined(device: str, group: bool = False) -> Iterator[None]:
         dist.init_process_group("nccl" if where.type == "cuda" else "gloo", **_rendezvous(several))
     except (RuntimeError, ValueError) as error:
         raise LabError(
-            f"the processes of this run cannot find each other ({_first_line(error)}); start them with torchrun, or "
+            f"the processes of this run cannot find each other ({first_line(error)}); start them with torchrun, or "
             "unset WORLD_SIZE"
         ) from error
     try:
@@ -85,12 +85,8 @@ def local_device(device: str) -> torch.device:
         where = torch.device(name)
         torch.zeros(1, device=where).item()  # a device without memory (meta) cannot compute
     except (RuntimeError, AssertionError, NotImplementedError, ImportError) as error:
-        raise LabError(f"device={device!r}: cannot be used here ({_first_line(error)}); try cpu") from None
+        raise LabError(f"device={device!r}: cannot be used here ({first_line(error)}); try cpu") from None
     return where
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
 
 
 def broadcast(value: Any) -> Any:
