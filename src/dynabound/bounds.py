@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any, TypeAlias
 
+from dynabound._checks import check_positive, require
 from dynabound._drawing import html_table
 
 __all__ = ["FAMILIES", "NEEDS", "Bounds", "Certificate", "certificate", "check", "evaluate"]
@@ -90,22 +91,20 @@ def check(bounds: Any) -> None:
     ValueError: bounds='cubic': must be 'harmonic', 'exponential', 'linear', ('constant', lower, upper) ...
     """
     allowed = (
-        f"must be {', '.join(map(repr, _GAMMA_FAMILIES))}, ('constant', lower, upper) with 0 <= lower <= upper, "
+        f"{', '.join(map(repr, _GAMMA_FAMILIES))}, ('constant', lower, upper) with 0 <= lower <= upper, "
         "or a callable step -> (lower, upper)"
     )
     if callable(bounds):
         return
     if not isinstance(bounds, (str, tuple, list)):
-        raise TypeError(f"bounds={bounds!r}: {allowed}")
+        raise TypeError(f"bounds={bounds!r}: must be {allowed}")
     if isinstance(bounds, str):
-        if bounds not in _GAMMA_FAMILIES:
-            raise ValueError(f"bounds={bounds!r}: {allowed}")
-        return
-    numbers = bounds[1:]
-    if len(bounds) != 3 or bounds[0] != "constant" or not all(isinstance(n, Real) for n in numbers):
-        raise ValueError(f"bounds={bounds!r}: {allowed}")
-    if not 0 <= numbers[0] <= numbers[1] or math.isinf(numbers[0]):
-        raise ValueError(f"bounds={bounds!r}: {allowed}")
+        legal = bounds in _GAMMA_FAMILIES
+    else:
+        numbers = bounds[1:]
+        pair = len(bounds) == 3 and bounds[0] == "constant" and all(isinstance(n, Real) for n in numbers)
+        legal = pair and 0 <= numbers[0] <= numbers[1] and math.isfinite(numbers[0])
+    require(legal, "bounds", bounds, allowed)
 
 
 def evaluate(bounds: Bounds, gamma: Any, step: Any) -> tuple[Any, Any]:
@@ -217,25 +216,16 @@ def certificate(
     False
     """
     check(bounds)
-    if not (math.isfinite(gamma) and gamma > 0):
-        raise ValueError(f"gamma={gamma!r}: must be a finite number > 0")
-    if not (math.isfinite(final_lr) and final_lr > 0):
-        raise ValueError(f"final_lr={final_lr!r}: must be a finite number > 0")
+    check_positive("gamma", gamma)
+    check_positive("final_lr", final_lr)
     if callable(bounds):
         return _examine(bounds, final_lr, steps)
     if isinstance(bounds, str):
         if not math.isfinite(final_lr * (1 + 2 / gamma) + (1 + 2 / gamma) / final_lr):
             message = f"gamma={gamma!r}, final_lr={final_lr!r}: the bounds overflow"
             raise ValueError(f"{message}; choose a larger gamma, or a final_lr nearer to 1")
-        return Certificate(
-            True,
-            True,
-            True,
-            True,
-            _FAMILY_M[bounds](gamma) / final_lr,
-            math.inf,
-            final_lr * evaluate(bounds, gamma, 1)[1],
-        )
+        m, largest = _FAMILY_M[bounds](gamma), evaluate(bounds, gamma, 1)[1]
+        return Certificate(True, True, True, True, m / final_lr, math.inf, final_lr * largest)
     _, lower, upper = bounds
     positive, agree = lower > 0, lower == upper
     m = 1 / lower if positive and agree else math.inf
@@ -276,8 +266,7 @@ _FAMILY_M: dict[str, Callable[[float], float]] = {
 
 
 def _examine(bounds: BoundFunction, final_lr: float, steps: int) -> Certificate:
-    if steps < 1:
-        raise ValueError(f"steps={steps!r}: must be >= 1")
+    require(steps >= 1, "steps", steps, ">= 1")
     positive = rises = falls = True
     m, largest, before, before_last = 0.0, 0.0, 0.0, (0.0, math.inf)
     for t in range(1, steps + 1):

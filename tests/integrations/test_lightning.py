@@ -99,7 +99,7 @@ def test_columns_to_log_are_a_sequence(log):
 
 def test_unknown_columns_to_log_are_refused_before_the_first_step():
     callback = LensCallback(log=("min", "q10"))
-    with pytest.raises(ValueError, match=r"log=\('min', 'q10'\): must be among min, q5, q25, .*inf"):
+    with pytest.raises(ValueError, match=r"log='q10': must be one of min, q5, q25, .*inf"):
         fit(1, callback)
     assert callback.lens.steps == []
     fit(1, LensCallback(log=["q10"], make_lens=functools.partial(LearningRateLens, quantiles=(0.1,))))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from dynabound import tuning
-from dynabound._checks import did_you_mean
+from dynabound._checks import check_choice
 from dynabound.lens import LearningRateLens
 from dynabound.lens.history import Record
 
@@ -76,16 +77,10 @@ class LensCallback(Callback):
         for lens, state in zip(self.lenses, self._loaded, strict=False):
             lens.load_state_dict(state)
         self._loaded = []  # a checkpoint belongs to one fit: the next fit starts a new record
-        for lens in self.lenses:
-            self._check_columns(lens)
+        for lens, name in product(self.lenses, self._columns):
+            check_choice("log", name, lens.columns)
         for lens in self.lenses:
             lens.attach()
-
-    def _check_columns(self, lens: LearningRateLens) -> None:
-        unknown = [name for name in self._columns if name not in lens.columns]
-        if unknown:
-            hint = did_you_mean(unknown[0], lens.columns)
-            raise ValueError(f"log={self._columns!r}: must be among {', '.join(lens.columns)}{hint}")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         for lens in self.lenses:

@@ -11,8 +11,6 @@ from dynabound.optim.adabound import adabound
 if TYPE_CHECKING:
     from dynabound.keras.adabound import AdaBound
 
-__all__ = ["update"]
-
 
 @torch.no_grad()
 def update(optimizer: AdaBound, grads: list[Any], variables: list[Any], learning_rate: Any) -> None:

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["bounds_funnel", "choose_kernels", "evolution", "funnel", "heatmaps"]
-
 _MAX_LABELS = 40  # more parameter names than this do not fit beside an axis
 _SMALL: dict[str, Any] = dict(fontsize=8)
 

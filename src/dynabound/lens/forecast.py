@@ -18,8 +18,6 @@ from dynabound.lens import draw
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Forecast", "forecast"]
-
 CONVERGING = tuple(name for name in FAMILIES if name != "constant")
 """The families of bounds that converge."""
 
@@ -53,9 +51,8 @@ class Forecast:
         lines += ["", f"gradients of size   Adam's rate ({self.lr:g}/size)   clipped"]
         width = len(f"Adam's rate ({self.lr:g}/size)")
         for row in self.clipped:
-            when = (
-                f"by the {row['bound']} bound {_when(row['step'])}" if row["bound"] else "never: it is the final rate"
-            )
+            by_bound = f"by the {row['bound']} bound {_when(row['step'])}"
+            when = by_bound if row["bound"] else "never: it is the final rate"
             lines.append(f"{row['gradient']:>17.0e}   {row['rate']:>{width}.3g}   {when}")
         if with_certificate:
             lines += _certificate_lines(self.certificate)

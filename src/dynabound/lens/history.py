@@ -25,8 +25,6 @@ from dynabound.lens.measure import column_names
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["History", "load"]
-
 Record: TypeAlias = "dict[str, dict[str, float]]"
 """The statistics of each parameter, by name: one snapshot."""
 LIMIT = 512
@@ -88,10 +86,7 @@ class History:
         """One statistic of one parameter, snapshot by snapshot; ``steps`` are the times."""
         (name,) = self.check_layers([layer])
         check_choice("column", column, self.columns)
-        row, place = list(self.shapes).index(name), self.columns.index(column)
-        # A parameter that was added later has no earlier rates.
-        found = [float(rows[row, place]) if row < len(rows) else math.nan for rows in self._snapshots]
-        return torch.tensor(found, dtype=torch.float64)
+        return self.values()[:, list(self.shapes).index(name), self.columns.index(column)]
 
     def latest(self) -> dict[str, dict[str, float] | None]:
         """The last snapshot: the statistics of each parameter by name, None for one that has had no gradient."""

@@ -13,9 +13,7 @@ from torch import Tensor
 
 from dynabound._checks import check_number, check_numbers
 from dynabound._dtensor import full_tensor
-from dynabound.lens.rates import Rates
-
-__all__ = ["Measure", "column_names"]
+from dynabound.lens.rules import Rates
 
 
 def column_names(quantiles: Sequence[float]) -> tuple[str, ...]:
@@ -41,18 +39,12 @@ class Measure:
 
     def __post_init__(self) -> None:
         sample = check_number("sample", self.sample, lambda x: x >= 1 and x.is_integer(), "an integer >= 1")
-        extremes = check_numbers(
-            "extremes",
-            self.extremes,
-            lambda x: len(x) == 2 and 0 <= x[0] < x[1],
-            "two numbers (low, high) with 0 <= low < high",
-        )
-        shares = check_numbers(
-            "quantiles", self.quantiles, lambda x: all(0 < q < 1 for q in x), "numbers between 0 and 1"
-        )
-        check_number(
-            "seed", self.seed, lambda x: x.is_integer() and abs(x) < 2**63, "an integer above -2**63 and below 2**63"
-        )
+        allowed = "two numbers (low, high) with 0 <= low < high"
+        extremes = check_numbers("extremes", self.extremes, lambda x: len(x) == 2 and 0 <= x[0] < x[1], allowed)
+        allowed = "numbers between 0 and 1"
+        shares = check_numbers("quantiles", self.quantiles, lambda x: all(0 < q < 1 for q in x), allowed)
+        allowed = "an integer above -2**63 and below 2**63"
+        check_number("seed", self.seed, lambda x: x.is_integer() and abs(x) < 2**63, allowed)
         settings = {"extremes": extremes, "quantiles": tuple(sorted({*shares, 0.5})), "sample": int(sample)}
         for name, value in {**settings, "seed": int(self.seed)}.items():
             object.__setattr__(self, name, value)
@@ -70,11 +62,8 @@ class Measure:
         flat = rates.flatten()
         bounds = [math.nan] * 4
         if given.bounds is not None:
-            bounds = [
-                *given.bounds,
-                _share(given.unclipped < given.bounds[0]),
-                _share(given.unclipped > given.bounds[1]),
-            ]
+            low, high = given.bounds
+            bounds = [low, high, _share(given.unclipped < low), _share(given.unclipped > high)]
         extreme = [_share(flat < self.extremes[0]), _share(flat > self.extremes[1])]
         nan = _count(flat.isnan())
         order = self._order_statistics(flat[~flat.isnan()] if nan else flat, generator)

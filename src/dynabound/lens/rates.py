@@ -11,8 +11,6 @@ from torch.optim import Optimizer
 
 from dynabound.lens.rules import NAMED_RULES, RULES, Rates, Rule
 
-__all__ = ["Rates", "Rule", "effective_lr", "register", "unwrap"]
-
 
 def effective_lr(optimizer: Optimizer, param: Tensor) -> Tensor:
     """The learning rate of every element of ``param`` in the optimizer's last step.
@@ -44,10 +42,8 @@ def effective_lr(optimizer: Optimizer, param: Tensor) -> Tensor:
         raise ValueError(f"param of shape {tuple(param.shape)}: must be one of the optimizer's parameters")
     rates = last_rates(optimizer, group, param)
     if rates is None:
-        raise ValueError(
-            f"param of shape {tuple(param.shape)} was never updated: it has rates after a step() in which it has a "
-            "gradient"
-        )
+        when = "it has rates after a step() in which it has a gradient"
+        raise ValueError(f"param of shape {tuple(param.shape)} was never updated: {when}")
     return rates.clip(rates.unclipped)
 
 

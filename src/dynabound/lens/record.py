@@ -19,8 +19,6 @@ from dynabound.lens.history import History, Record
 from dynabound.lens.measure import Measure
 from dynabound.lens.rates import last_rates, rule_of, unwrap
 
-__all__ = ["LearningRateLens"]
-
 
 class LearningRateLens(History):
     """Record the learning rate of every parameter that an optimizer updates.

@@ -36,27 +36,10 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
-from torch.optim import (
-    ASGD,
-    SGD,
-    Adadelta,
-    Adafactor,
-    Adagrad,
-    Adam,
-    Adamax,
-    AdamW,
-    NAdam,
-    Optimizer,
-    RAdam,
-    RMSprop,
-    Rprop,
-)
+from torch import Tensor, optim
 
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import read_lr, scalars
-
-__all__ = ["NAMED_RULES", "RULES", "Rates", "Rule"]
 
 
 class Rates(NamedTuple):
@@ -189,20 +172,20 @@ def _sgd(group: Mapping[str, Any], _: Mapping[str, Any], param: Tensor) -> Rates
     return Rates(torch.full_like(param, float(group["lr"]), dtype=_wide(param)))
 
 
-RULES: dict[type[Optimizer], Rule] = {
+RULES: dict[type[optim.Optimizer], Rule] = {
     AdaBound: _adabound,
-    Adam: _adam,
-    AdamW: _adam,
-    Adamax: _adamax,
-    NAdam: _nadam,
-    RAdam: _radam,
-    RMSprop: _rmsprop,
-    Adagrad: _adagrad,
-    Adadelta: _adadelta,
-    Adafactor: _adafactor,
-    Rprop: _rprop,
-    ASGD: _asgd,
-    SGD: _sgd,
+    optim.Adam: _adam,
+    optim.AdamW: _adam,
+    optim.Adamax: _adamax,
+    optim.NAdam: _nadam,
+    optim.RAdam: _radam,
+    optim.RMSprop: _rmsprop,
+    optim.Adagrad: _adagrad,
+    optim.Adadelta: _adadelta,
+    optim.Adafactor: _adafactor,
+    optim.Rprop: _rprop,
+    optim.ASGD: _asgd,
+    optim.SGD: _sgd,
 }
 NAMED_RULES: dict[str, Rule] = {
     "adabound.adabound.AdaBound": _other_adabound,

@@ -135,7 +135,7 @@ def history(
 
     from dynabound.lens.history import History
     from dynabound.lens.measure import Measure
-    from dynabound.lens.rates import Rates
+    from dynabound.lens.rules import Rates
 
     measure = Measure(extremes, quantiles, sample, seed=0)
     history = History("AdaBound", 1, measure.extremes, tuple(measure.quantiles))

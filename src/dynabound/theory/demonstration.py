@@ -8,15 +8,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from dynabound._checks import require
-from dynabound.theory.framework import Steps, Trajectory
-from dynabound.theory.methods import Method
+from dynabound.theory.framework import Steps
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-SGDM_MOMENTUM = 0.9
 MAX_STEPS = 10_000_000
 """The largest T: a trajectory's coefficients take 40 bytes a step."""
-SMALL_TREND = 0.05
-"""A curve is flat if it changes less than this per decade of steps (of t, or of log t for a regret)."""
 _STORED = ("claim", "measured", "verdict", "source", "settings", "statement", "kind")
 """The fields of a verdict that have a meaning here."""
 _LETTERS = {
@@ -97,32 +93,6 @@ def check_size(steps: int, seeds: int = 1, most: int = MAX_STEPS) -> None:
     require(1 <= seeds <= max(most // steps, 1), "seeds", seeds, allowed)
 
 
-def trend(at: Steps, values: Any) -> float:
-    """The slope of ``values`` against log₁₀ t over the last decade of the recorded steps ``at``."""
-    last = at >= at[-1] / 10
-    return float(np.polyfit(np.log10(at[last]), np.asarray(values)[last], 1)[0]) if last.sum() > 1 else 0.0
-
-
-def power(slope: float) -> str:
-    """A power of t in a measurement.
-
-    >>> power(-0.5), power(-0.001)
-    ('∝ t^-0.50', '∝ t^0.00')
-    """
-    return f"∝ t^{round(slope, 2) + 0:.2f}"  # + 0 turns −0 into 0
-
-
-def limit(reached: bool, toward: float, arrived: bool, can_move: bool) -> bool | None:
-    """Whether a limit is reached, judged from T steps; None if T is too small to decide.
-
-    ``toward`` is the trend over the last decade, positive towards the limit; ``arrived`` says that x is at the point
-    that the limit implies; ``can_move`` that x can still move.
-    """
-    if reached:
-        return True if arrived or toward > -SMALL_TREND else None
-    return None if toward > SMALL_TREND or (can_move and toward > -SMALL_TREND) else False
-
-
 def _shown(value: Any) -> str:
     if isinstance(value, str):
         return step_size_text(value)
@@ -142,24 +112,11 @@ def to_json(value: Any) -> Any:
     return value if not isinstance(value, float) or np.isfinite(value) else None
 
 
-def make_method(name: str, **numbers: Any) -> Method:
-    """The method of that name; SGDM takes its usual momentum instead of β₁."""
-    if name == "SGDM":
-        numbers["beta1"] = SGDM_MOMENTUM
-    return Method(name, **numbers)
-
-
 def log_spaced(steps: int, count: int = 300, multiple: int = 1) -> Steps:
     """About ``count`` steps up to ``steps``, evenly spaced on a logarithmic axis, each a multiple of ``multiple``."""
     grid = np.geomspace(1, max(steps // multiple, 1), count).round().astype(np.int64)
     grid = np.unique(np.append(grid, max(steps // multiple, 1))) * multiple
     return grid[grid <= steps] if multiple <= steps else np.array([steps])
-
-
-def first_below_0(run: Trajectory) -> int | None:
-    """The first t with x_t < 0, of a run that has recorded all its steps."""
-    below = np.flatnonzero(np.append(run.x[:, 0], run.last) < 0)
-    return int(below[0]) + 1 if below.size else None
 
 
 def step_size_text(scheme: str) -> str:

@@ -18,30 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dynabound._checks import check_positive, require
-from dynabound.theory.methods import METHODS, PHI, PSI, Coefficients, Floats, Method, coefficients
+from dynabound.theory.methods import METHODS, PHI, PSI, Floats, Method, coefficients
 
-__all__ = [
-    "METHODS", "Ball", "Box", "Domain", "Floats", "Method", "Problem", "Steps", "Trajectory", "play", "step_size",
-]  # fmt: skip
+__all__ = ["METHODS", "Ball", "Box", "Domain", "Floats", "Method", "Problem", "Steps", "Trajectory", "play"]
 
 Steps: TypeAlias = NDArray[np.int64]
-
-
-class Domain(Protocol):
-    """A convex set F that can be projected onto."""
-
-    @property
-    def diameter(self) -> float:
-        """D∞, the largest distance between two points in one coordinate."""
-
-    def project(self, y: Floats, rate: Floats) -> Floats:
-        """The point x of F with the smallest Σ (x_i − y_i)²/rate_i."""
-
-    def lowest(self, slope: Floats) -> Floats:
-        """The point x of F with the smallest ⟨slope, x⟩."""
-
-    def reach(self, rows: Floats) -> Floats:
-        """For every row a, the largest absolute value of ⟨a, x⟩ on F."""
 
 
 @dataclass(frozen=True)
@@ -61,15 +42,19 @@ class Box:
 
     @property
     def diameter(self) -> float:
+        """D∞, the largest distance between two points in one coordinate."""
         return self.high - self.low
 
     def project(self, y: Floats, rate: Floats) -> Floats:
+        """The point x of the set with the smallest Σ (x_i − y_i)²/rate_i."""
         return np.minimum(np.maximum(y, self.low), self.high)  # a third of np.clip's time
 
     def lowest(self, slope: Floats) -> Floats:
+        """The point x of the set with the smallest ⟨slope, x⟩."""
         return np.where(slope > 0, float(self.low), float(self.high))
 
     def reach(self, rows: Floats) -> Floats:
+        """For every row a, the largest absolute value of ⟨a, x⟩ on the set."""
         ends = rows * self.low, rows * self.high
         reach: Floats = np.maximum(np.maximum(*ends).sum(-1), -np.minimum(*ends).sum(-1))
         return reach
@@ -111,6 +96,10 @@ class Ball:
     def reach(self, rows: Floats) -> Floats:
         reach: Floats = self.radius * np.linalg.norm(rows, axis=-1)
         return reach
+
+
+Domain: TypeAlias = Box | Ball
+"""The sets F: convex, and with a projection."""
 
 
 def _shrink(y: Floats, rate: Floats, radius: float) -> Floats:
@@ -194,17 +183,12 @@ def play(problem: Problem, method: Method, steps: int) -> Trajectory:
         m = phi(m, g, float(numbers.beta1[i]))
         v = v + g * g if psi == "mean" else method.beta2 * v + (1 - method.beta2) * (g * g)
         top = np.maximum(top, v)
-        rate = step_size(method, numbers, i, PSI[psi](v, top, t))
+        with np.errstate(divide="ignore"):
+            rate = method.alpha * numbers.correction[i] / (np.sqrt(PSI[psi](v, top, t)) + method.eps)
+        rate = np.minimum(np.maximum(rate, numbers.lower[i]), numbers.upper[i])
+        rate = np.where(np.isinf(rate), 0.0, rate / numbers.root[i])  # 0/0 := 0 before the first nonzero gradient
         xs[i], losses[i], rates[i] = x, problem.loss(t, x), rate
         x = problem.domain.project(x - rate * m, rate)
     at = np.arange(1, steps + 1)
     lowest = float(min(xs.min(), x.min()))
     return Trajectory(problem, method, steps, at, xs, np.cumsum(losses), rates, x, lowest)
-
-
-def step_size(method: Method, numbers: Coefficients, i: int, scale: Floats) -> Floats:
-    """η_t = clip(α/(√v_t + ε), η_l(t), η_u(t))/√t at t = i + 1, with 0/0 := 0 before the first nonzero gradient."""
-    with np.errstate(divide="ignore"):
-        rate = method.alpha * numbers.correction[i] / (np.sqrt(scale) + method.eps)
-    rate = np.minimum(np.maximum(rate, numbers.lower[i]), numbers.upper[i])
-    return np.where(np.isinf(rate), 0.0, rate / numbers.root[i])

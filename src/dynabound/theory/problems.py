@@ -128,12 +128,8 @@ def theorem_2_period(beta1: float, beta2: float) -> int:
     (42622, 3218, 20)
     """
     check_betas(beta1, beta2)
-    return _smallest(
-        lambda period: theorem_2_condition(period, beta1, beta2),
-        first=2,
-        stride=2,
-        name=f"beta1={beta1!r}, beta2={beta2!r}",
-    )
+    name = f"beta1={beta1!r}, beta2={beta2!r}"
+    return _smallest(lambda period: theorem_2_condition(period, beta1, beta2), first=2, stride=2, name=name)
 
 
 def theorem_2(period: int) -> Line:
@@ -191,21 +187,21 @@ def smallest_counterexample(
     x hardly moves before T, so R_T ≈ 2T; but the right-hand side depends only on the last rate, and is 4√T − 1.
     """
     require(steps >= 1, "steps", steps, "at least 1")
-    problem = Line(Box(-1, 1), np.ones(1), x1=1.0)
-    method = Method(
-        name, alpha=alpha, beta1=beta1, beta2=beta2, beta1_decay=beta1_decay, final_lr=1.0, bounds=_Late(steps)
-    )
-    return Counterexample(problem, method)
+    bounds = _Open(steps, 1e-6, 1.0)
+    method = Method(name, alpha, beta1, beta2, beta1_decay, final_lr=1.0, bounds=bounds)
+    return Counterexample(Line(Box(-1, 1), np.ones(1), x1=1.0), method)
 
 
 @dataclass(frozen=True)
-class _Late:
-    """Bounds that stay open until T; a value, so that equal ones share their coefficients."""
+class _Open:
+    """Bounds that are 1 from step ``until`` on; a value, so that equal ones share their coefficients."""
 
-    steps: int
+    until: int
+    lower: float
+    upper: float
 
     def __call__(self, t: int) -> tuple[float, float]:
-        return (1.0 if t >= self.steps else 1e-6), 1.0
+        return (self.lower, self.upper) if t < self.until else (1.0, 1.0)
 
 
 def savarese(
@@ -214,18 +210,9 @@ def savarese(
     """Savarese (2019), Corollary 1: Theorem 3's problem with η_l = α/C, and η_u = α/√(1−β₂) until T, then α/C."""
     _check_period(period, least=2)
     check_betas(0.0, beta2)
-    bounds = _Wide(steps, period / math.sqrt(1 - beta2))
+    bounds = _Open(steps + 1, 1.0, period / math.sqrt(1 - beta2))
     method = Method(name, alpha=alpha, beta2=beta2, final_lr=alpha / period, bounds=bounds)
     return Counterexample(theorem_3(period, steps, seed), method)
-
-
-@dataclass(frozen=True)
-class _Wide:
-    steps: int
-    upper: float
-
-    def __call__(self, t: int) -> tuple[float, float]:
-        return 1.0, self.upper if t <= self.steps else 1.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,20 +9,9 @@ from typing import Any
 import numpy as np
 
 from dynabound.theory import problems
-from dynabound.theory.demonstration import (
-    Demonstration,
-    Statement,
-    check_size,
-    first_below_0,
-    limit,
-    log_spaced,
-    make_method,
-    power,
-    step_size_text,
-    trend,
-)
+from dynabound.theory.demonstration import Demonstration, Statement, check_size, log_spaced, step_size_text
 from dynabound.theory.fast import ProgressCallback, simulate
-from dynabound.theory.framework import Box, Floats, Trajectory
+from dynabound.theory.framework import Box, Floats, Steps, Trajectory
 from dynabound.theory.methods import METHODS, SCHEMES, Method, check_betas
 from dynabound.theory.regret import regret
 
@@ -43,6 +32,8 @@ OUTCOMES = ("optimal", "trapped", "jumped past")
 REPAIRED = ("SGD", "AMSGrad", "AdaBound", "AMSBound")
 AMSGRAD_FACTOR = 10.0
 """AMSGrad divides by the largest gradient so far, C instead of 1: without ten times the α it hardly moves."""
+SMALL_TREND = 0.05
+"""A curve is flat if it changes less than this per decade of steps (of t, or of log t for a regret)."""
 MOST_STEPS = 100_000_000
 """The most steps of all seeds together: their losses are kept, 8 bytes a step."""
 
@@ -369,3 +360,42 @@ def _caveats_3(demo: Demonstration, alpha: float, numbers: dict[str, Any]) -> No
         claim = "With a constant step AdaBound keeps its mean below −0.9 in every run"
         shown = f"constant α, C = {period}, α* = {rate:g}"
         demo.judge(claim, measured, highest < -0.9, shown)
+
+
+def trend(at: Steps, values: Any) -> float:
+    """The slope of ``values`` against log₁₀ t over the last decade of the recorded steps ``at``."""
+    last = at >= at[-1] / 10
+    return float(np.polyfit(np.log10(at[last]), np.asarray(values)[last], 1)[0]) if last.sum() > 1 else 0.0
+
+
+def power(slope: float) -> str:
+    """A power of t in a measurement.
+
+    >>> power(-0.5), power(-0.001)
+    ('∝ t^-0.50', '∝ t^0.00')
+    """
+    return f"∝ t^{round(slope, 2) + 0:.2f}"  # + 0 turns −0 into 0
+
+
+def limit(reached: bool, toward: float, arrived: bool, can_move: bool) -> bool | None:
+    """Whether a limit is reached, judged from T steps; None if T is too small to decide.
+
+    ``toward`` is the trend over the last decade, positive towards the limit; ``arrived`` says that x is at the point
+    that the limit implies; ``can_move`` that x can still move.
+    """
+    if reached:
+        return True if arrived or toward > -SMALL_TREND else None
+    return None if toward > SMALL_TREND or (can_move and toward > -SMALL_TREND) else False
+
+
+def first_below_0(run: Trajectory) -> int | None:
+    """The first t with x_t < 0, of a run that has recorded all its steps."""
+    below = np.flatnonzero(np.append(run.x[:, 0], run.last) < 0)
+    return int(below[0]) + 1 if below.size else None
+
+
+def make_method(name: str, **numbers: Any) -> Method:
+    """The method of that name; SGDM takes its usual momentum instead of β₁."""
+    if name == "SGDM":
+        numbers["beta1"] = 0.9
+    return Method(name, **numbers)

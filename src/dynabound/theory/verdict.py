@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NOT_TESTABLE", "REFUTED", "SUPPORTED", "UNDECIDED", "Verdict"]
-
 SUPPORTED, REFUTED, UNDECIDED, NOT_TESTABLE = "supported", "refuted", "undecided", "not testable here"
 
 
