@@ -18,20 +18,7 @@ from typing import Any, Literal
 import torch
 from typing_extensions import Self
 
-from dynabound.lab.engines.base import (
-    MAX_CRASHES,
-    PROGRESS_INTERVAL,
-    SHUTDOWN_TIMEOUT,
-    CrashedError,
-    Event,
-    cores,
-    format_error,
-    handle_crash,
-    process_context,
-    run_with_events,
-    safe_path,
-    threads,
-)
+from dynabound.lab.engines import base
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -130,11 +117,11 @@ class Pool:
             yield Message(key, kind, value)
 
     def _start(self, key: Any, function: Callable[[Parent], object]) -> Message:
-        context = process_context()
+        context = base.process_context()
         slot = min(set(range(self.jobs)) - {slot for _, slot, _ in self._running.values()})
         ours, theirs = context.Pipe()
         process = context.Process(target=_call, args=(Parent(slot, theirs), function), daemon=True)
-        with safe_path():
+        with base.safe_path():
             process.start()
         theirs.close()  # otherwise the connection would stay open after the process has ended
         self._running[ours] = key, slot, process
@@ -146,7 +133,7 @@ def _call(parent: Parent, function: Callable[[Parent], object]) -> None:
     try:
         kind, value = "returned", function(parent)
     except Exception as error:
-        kind, value = "raised", error if isinstance(error, LabError) else LabError(format_error(error))
+        kind, value = "raised", error if isinstance(error, LabError) else LabError(base.format_error(error))
     parent.send(value, kind)
 
 
@@ -168,9 +155,9 @@ class LocalEngine:
 
     def __init__(self, jobs: int | None = None, data_dir: str | Path | None = None, device: str = "cpu") -> None:
         gpus = torch.cuda.device_count() if device == "cuda" else 0
-        self.jobs = jobs or gpus or cores()
+        self.jobs = jobs or gpus or base.cores()
         self._options: dict[str, Any] = {"jobs": self.jobs, "gpus": gpus, "data_dir": data_dir, "device": device}
-        self._pool = Pool(self.jobs, SHUTDOWN_TIMEOUT)
+        self._pool = Pool(self.jobs, base.SHUTDOWN_TIMEOUT)
 
     def __enter__(self) -> Self:
         return self
@@ -186,34 +173,34 @@ class LocalEngine:
     def _submit(self, job: _Job) -> None:
         self._pool.submit(job, partial(_run, job.spec, job.store, self._options), first=bool(job.crashes))
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[base.Event]:
         """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._pool.busy:
             for message in self._pool.receive():
                 yield self._event(message)
 
-    def _event(self, message: Message) -> Event:
+    def _event(self, message: Message) -> base.Event:
         job: _Job = message.key
         if message.kind == "started":
-            return Event(job.spec.name, "started")
+            return base.Event(job.spec.name, "started")
         if message.kind in ("sent", "returned"):
-            event: Event = message.value
+            event: base.Event = message.value
             return event
         job.crashes += 1
-        retry = job.crashes < MAX_CRASHES
+        retry = job.crashes < base.MAX_CRASHES
         if retry:
             self._submit(job)
-        return handle_crash(job.store, job.spec, f"its process died ({message.value})", retry)
+        return base.handle_crash(job.store, job.spec, f"its process died ({message.value})", retry)
 
 
-def _run(spec: RunSpec, store: Store, options: dict[str, Any], parent: Parent) -> Event:
-    torch.set_num_threads(threads(spec, options["jobs"]))
+def _run(spec: RunSpec, store: Store, options: dict[str, Any], parent: Parent) -> base.Event:
+    torch.set_num_threads(base.threads(spec, options["jobs"]))
     device = assign_device(options["device"], parent.slot, options["gpus"])
 
     def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:
         return train(spec, store, data_dir=options["data_dir"], device=device, **callbacks).state
 
-    return run_with_events(spec, store, parent.send, parent.stopping, trainer)
+    return base.run_with_events(spec, store, parent.send, parent.stopping, trainer)
 
 
 def assign_device(device: str, slot: int, gpus: int) -> str:
@@ -243,7 +230,7 @@ def run_tasks(
                     raise LabError(str(message.value).strip().rpartition("\n")[-1])
                 if message.kind == "died":
                     crashes[message.key] += 1
-                    if crashes[message.key] == MAX_CRASHES:
+                    if crashes[message.key] == base.MAX_CRASHES:
                         raise LabError("a process that prepares the study died; run the same command again")
                     pool.submit(message.key, partial(_call_task, tasks[message.key]))
                 if message.kind == "returned":
@@ -280,9 +267,9 @@ def train_on_ranks(
             if not stopping and stop():
                 stopping = True
                 pool.stop()
-            for message in pool.receive(PROGRESS_INTERVAL):
+            for message in pool.receive(base.PROGRESS_INTERVAL):
                 if message.kind == "died" and not reports:
-                    raise CrashedError(f"its rank {message.key} died ({message.value})")
+                    raise base.CrashedError(f"its rank {message.key} died ({message.value})")
                 if message.kind == "raised":
                     raise message.value
                 if isinstance(message.value, Progress):
@@ -309,6 +296,6 @@ def _run_rank(
         except LabError as error:
             end = error
         except Exception as error:
-            end = LabError(format_error(error))
+            end = LabError(base.format_error(error))
         # Before leaving the process group, which makes the other ranks fail.
         parent.send((time.monotonic(), end))

@@ -31,17 +31,7 @@ from typing_extensions import Self
 import dynabound
 from dynabound._extras import missing
 from dynabound._files import write_whole
-from dynabound.lab.engines.base import (
-    MAX_CRASHES,
-    PROGRESS_INTERVAL,
-    SHUTDOWN_TIMEOUT,
-    Event,
-    cores,
-    format_error,
-    handle_crash,
-    record_failure,
-    run_with_events,
-)
+from dynabound.lab.engines import base
 from dynabound.lab.engines.pool import train_on_ranks
 from dynabound.lab.errors import LabError, first_line
 from dynabound.lab.spec import RunSpec
@@ -136,7 +126,9 @@ class RayEngine:
             return
         request = f"{self._cpus} CPUs" + (f" and {self._gpus:g} GPUs" if self._gpus else "")
         if self._address in (None, "local"):
-            raise LabError(f"a run asks for {request}, and this machine has {cores()} CPUs; ask for less, or --address")
+            raise LabError(
+                f"a run asks for {request}, and this machine has {base.cores()} CPUs; ask for less, or --address"
+            )
         log.warning("no node has the %s that a run asks for; waiting until there is one", request)
 
     def submit(self, specs: Iterable[RunSpec], store: Store) -> None:
@@ -144,7 +136,7 @@ class RayEngine:
         for spec in specs:
             self._start(_Task(spec, store))
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Iterator[base.Event]:
         """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._tasks:
             yield from self._poll(stopping=False)
@@ -155,7 +147,7 @@ class RayEngine:
             if not task.host:
                 # By force: an interrupt in the middle of an import would leave a process that no later task can use.
                 self._ray.cancel(ref, force=True)
-        deadline = time.monotonic() + SHUTDOWN_TIMEOUT
+        deadline = time.monotonic() + base.SHUTDOWN_TIMEOUT
         with contextlib.suppress(LabError):  # if Ray is lost, no task can be asked to stop
             while self._tasks and time.monotonic() < deadline:
                 for event in self._poll(stopping=True):
@@ -182,9 +174,9 @@ class RayEngine:
         ref = self._remote.remote(task.spec.to_dict(), task.attempt, probe, self._queue, files, self._options)
         self._tasks[ref] = task
 
-    def _poll(self, stopping: bool) -> Iterator[Event]:
+    def _poll(self, stopping: bool) -> Iterator[base.Event]:
         try:
-            ended, _ = self._ray.wait(list(self._tasks), timeout=PROGRESS_INTERVAL)
+            ended, _ = self._ray.wait(list(self._tasks), timeout=base.PROGRESS_INTERVAL)
             messages = self._ray.get(self._queue.take.remote(stopping))  # includes all messages of ended tasks
         except self._ray.exceptions.RayError as error:
             raise LabError(
@@ -196,42 +188,42 @@ class RayEngine:
             if ref in self._tasks:
                 yield self._end(ref, self._tasks.pop(ref), stopping)
 
-    def _receive(self, message: dict[str, Any]) -> Iterator[Event]:
+    def _receive(self, message: dict[str, Any]) -> Iterator[base.Event]:
         attempt, host, progress = message.pop("attempt"), message.pop("host"), message.pop("progress")
         task = next((task for task in self._tasks.values() if task.attempt == attempt), None)
         if task is not None:  # otherwise it is a late event of an attempt that has failed
             task.host = host
-            yield Event(**message, progress=Progress(**progress) if progress else None)
+            yield base.Event(**message, progress=Progress(**progress) if progress else None)
 
-    def _end(self, ref: Any, task: _Task, stopping: bool) -> Event:
+    def _end(self, ref: Any, task: _Task, stopping: bool) -> base.Event:
         event, node_lost = self._result(ref, task)
         # Not if another process trains the run or has completed it.
         if event.state == "failed" and task.store.run(task.spec).status()["state"] not in ENDED:
-            record_failure(task.store, task.spec, event.error)
+            base.record_failure(task.store, task.spec, event.error)
         if event.state != "crashed":
             return event
         task.lost_nodes += node_lost
         task.crashes += not node_lost
-        retry = task.crashes < MAX_CRASHES and task.lost_nodes < _MAX_LOST_NODES
-        event = handle_crash(task.store, task.spec, event.error, retry)
+        retry = task.crashes < base.MAX_CRASHES and task.lost_nodes < _MAX_LOST_NODES
+        event = base.handle_crash(task.store, task.spec, event.error, retry)
         if retry and not stopping:
             self._start(task)
         return event
 
-    def _result(self, ref: Any, task: _Task) -> tuple[Event, bool]:
+    def _result(self, ref: Any, task: _Task) -> tuple[base.Event, bool]:
         """The last event of a Ray task that has ended, and whether its node was lost."""
         name, host, problems = task.spec.name, task.host or "?", self._ray.exceptions
         try:
             return _save_result(task, *self._ray.get(ref)), False
         except (problems.NodeDiedError, problems.LocalRayletDiedError, problems.ObjectLostError):
-            return Event(name, "crashed", error=f"its node {host} was lost"), True
+            return base.Event(name, "crashed", error=f"its node {host} was lost"), True
         except problems.TaskCancelledError:
-            return Event(name, "stopped"), False
+            return base.Event(name, "stopped"), False
         except problems.RayTaskError as error:  # before training: a package is not installed on the node
-            return Event(name, "failed", error=f"on {host}: {format_error(error.cause or error)}"), False
+            return base.Event(name, "failed", error=f"on {host}: {base.format_error(error.cause or error)}"), False
         except problems.RayError as error:
             reason = "" if isinstance(error, problems.WorkerCrashedError) else f": {first_line(error)}"
-            return Event(name, "crashed", error=f"its process on {host} died{reason}"), False
+            return base.Event(name, "crashed", error=f"its process on {host} died{reason}"), False
 
 
 def _start_event_queue(ray: Any) -> Any:
@@ -258,7 +250,7 @@ def _start_event_queue(ray: Any) -> Any:
     return ray.remote(EventQueue).options(num_cpus=0, scheduling_strategy=place, **restart).remote()
 
 
-def _save_result(task: _Task, state: str, error: str, session: dict[str, Any], files: dict[str, bytes]) -> Event:
+def _save_result(task: _Task, state: str, error: str, session: dict[str, Any], files: dict[str, bytes]) -> base.Event:
     """The last event of a run; what a task returned that does not see the store is written first."""
     run = task.store.run(task.spec)
     try:
@@ -268,7 +260,7 @@ def _save_result(task: _Task, state: str, error: str, session: dict[str, Any], f
                 unpack(files, run.folder)
     except (StoreError, OSError) as problem:
         state, error = "failed", f"{problem}; run the same command again when this is solved"
-    return Event(task.spec.name, state, error=error)
+    return base.Event(task.spec.name, state, error=error)
 
 
 @contextlib.contextmanager
@@ -287,7 +279,7 @@ def connected(address: str | None, modules: Sequence[str]) -> Iterator[Any]:
     with tempfile.TemporaryDirectory(prefix="dynabound-") as empty:
         # Without a working directory, Ray's workers would import files of this process's.
         environment = {"py_modules": list(map(str, code)), "working_dir": empty}
-        here = {"address": "local", "num_cpus": cores(), "include_dashboard": False}
+        here = {"address": "local", "num_cpus": base.cores(), "include_dashboard": False}
         try:
             if not local:
                 check_reachable(str(address))
@@ -370,14 +362,14 @@ def execute(
     spec = RunSpec.from_dict(fields)
     torch.set_num_threads(options["threads"])
     sender = _Sender(ray, queue, attempt)
-    sender.send(Event(spec.name, "started"))
+    sender.send(base.Event(spec.name, "started"))
     shared = Path(probe).exists()
     with tempfile.TemporaryDirectory(prefix="dynabound-") as scratch:
         store = Store(Path(probe).parent if shared else scratch)
         run = store.run(spec)
         if files and not shared:
             unpack(ray.get(files[0]), run.folder)
-        event = run_with_events(spec, store, sender.send, sender.stop, _trainer(**options))
+        event = base.run_with_events(spec, store, sender.send, sender.stop, _trainer(**options))
         sender.flush()
         if shared:
             return event.state, event.error, {}, {}
@@ -402,12 +394,12 @@ class _Sender:
         self._ray, self._put, self._attempt = ray, queue.put.remote, attempt
         self._reply, self._asked, self._stopped = self._put(None), time.monotonic(), False
 
-    def send(self, event: Event) -> None:
+    def send(self, event: base.Event) -> None:
         self._reply = self._put({**dataclasses.asdict(event), "attempt": self._attempt, "host": socket.gethostname()})
 
     def stop(self) -> bool:
         """Whether to stop; asks the driver at most every ``PROGRESS_INTERVAL`` s, and does not wait for the answer."""
-        if time.monotonic() - self._asked >= PROGRESS_INTERVAL and self._ray.wait([self._reply], timeout=0)[0]:
+        if time.monotonic() - self._asked >= base.PROGRESS_INTERVAL and self._ray.wait([self._reply], timeout=0)[0]:
             self.flush()
             self._reply, self._asked = self._put(None), time.monotonic()
         return self._stopped
