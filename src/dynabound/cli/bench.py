@@ -19,16 +19,13 @@ from typing import Annotated, Any, TypeAlias
 
 import torch
 import typer
-from rich.console import Console
-from rich.progress import Progress as Bar
-from rich.progress import TaskID
 from rich.table import Table
 from torch import Tensor
 
 from dynabound import AdaBound, AMSBound
 from dynabound._files import write_whole
 from dynabound.cli.options import Json, check_folder, examples, one_of
-from dynabound.cli.output import echo, echo_json, show
+from dynabound.cli.output import echo, echo_json, progress_bar, show
 from dynabound.lab.engines.base import safe_path
 from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
@@ -90,16 +87,8 @@ def bench(
 
 
 def _measure_all(works: list[str], repetitions: int | None, quiet: bool) -> list[dict[str, Any]]:
-    results = []
-    with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
-        for name in works:
-            task = bar.add_task(name)
-
-            def show(done: int, of: int, task: TaskID = task) -> None:
-                bar.update(task, completed=done, total=of)
-
-            results.append(measure(name, repetitions, show))
-    return results
+    with progress_bar(quiet) as start:
+        return [measure(name, repetitions, start(name)) for name in works]
 
 
 def _print(report: dict[str, Any]) -> None:

@@ -20,13 +20,15 @@ from typing import Any
 
 import typer
 from rich.console import Console, RenderableType
+from rich.markup import escape
+from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
 from dynabound import _extras
 
 __all__ = ["CommandError", "Terminated", "echo", "echo_json", "fall_back_to_ascii", "log_to_stderr", "one_line",
-           "open_closed", "print_table", "printable", "short", "show", "terminate"]  # fmt: skip
+           "open_closed", "print_table", "printable", "progress_bar", "short", "show", "terminate"]  # fmt: skip
 
 _LONGEST = 1000
 _RESUMABLE = ("train", "reproduce", "tune", "report")
@@ -157,6 +159,21 @@ def print_table(columns: Sequence[str], rows: Iterable[Iterable[object]], wrap: 
     for row in rows:
         table.add_row(*(Text(short(cell)) for cell in row))
     show(table, width)
+
+
+@contextlib.contextmanager
+def progress_bar(quiet: bool = False) -> Iterator[Callable[[str], Callable[[int, int], None]]]:
+    """A bar on standard error; yields start(text), which returns update(done, total) and ends the bar before."""
+    console = Console(stderr=True)
+    with Bar(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+
+        def start(text: str) -> Callable[[int, int], None]:
+            for task in bar.task_ids:
+                bar.remove_task(task)
+            new = bar.add_task(escape(printable(text)), total=None)
+            return lambda done, total: bar.update(new, completed=done, total=total)
+
+        yield start
 
 
 def show(renderable: RenderableType, width: int = 120) -> None:

@@ -5,18 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.progress import Progress as Bar
-from rich.progress import TaskID
 
 from dynabound.cli.options import DataDir, Json, check_folder, check_readable, check_unused, examples, one_of
-from dynabound.cli.output import echo, echo_json, print_table, printable
+from dynabound.cli.output import echo, echo_json, print_table, printable, progress_bar
 from dynabound.lab import ledger as ledgers
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import FIRST_POINTS, LAST_POINTS, Entry, Ledger, Outcome, sample
@@ -176,14 +173,13 @@ def _train_again(
     chosen = sample(entries, number, seed)
     trusted = tuple(path for path, _ in PEERS.values())
     outcomes = []
-    with Bar(console=Console(stderr=True), transient=True, disable=quiet) as bar:
+    with progress_bar(quiet) as start:
         for place, entry in enumerate(chosen, start=1):
-            text = f"{place} of {len(chosen)}: {printable(describe(entry.spec))}"
-            task = bar.add_task(escape(text), total=None)
-
-            def progress(now: Progress, task: TaskID = task) -> None:
-                bar.update(task, completed=now.step, total=now.steps)
-
-            outcomes.append(train_again(entry, trusted, data_dir, progress, entries.values()))
-            bar.remove_task(task)
+            update = start(f"{place} of {len(chosen)}: {describe(entry.spec)}")
+            show = partial(_show, update)
+            outcomes.append(train_again(entry, trusted, data_dir, show, entries.values()))
     return outcomes
+
+
+def _show(update: Callable[[int, int], None], now: Progress) -> None:
+    update(now.step, now.steps)

@@ -15,8 +15,7 @@ import torch
 import typer
 
 from dynabound.cli import options, progress
-from dynabound.cli.output import echo, echo_json, print_table, printable
-from dynabound.cli.suggest import suggesting
+from dynabound.cli.output import echo, echo_json, print_table, printable, progress_bar
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import MODELS, TASKS, RunSpec
@@ -160,8 +159,9 @@ def _suggested(
         raise LabError(f"--suggest: finds lr, final_lr and gamma; leave out {', '.join(fixed)}, or --suggest")
     if distributed.world_size() > 1:
         raise LabError("--suggest: needs one process; run dynabound suggest first, then torchrun with its numbers")
-    with suggesting(quiet) as bar:
-        found = suggest_rates(chosen, data_dir=data_dir, device=device, progress=bar)
+    with progress_bar(quiet) as start:
+        update = start("suggesting learning rates")
+        found = suggest_rates(chosen, data_dir=data_dir, device=device, progress=update)
     chosen = with_rates(chosen, found)
     if not quiet:
         rates = ", ".join(f"{name} {value}" for name, value in {"lr": chosen.lr, **chosen.options}.items())

@@ -9,8 +9,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from dynabound.cli.options import (
     EngineOptions,
@@ -24,7 +22,7 @@ from dynabound.cli.options import (
     expand,
     one_of,
 )
-from dynabound.cli.output import CommandError, echo, echo_json, print_table
+from dynabound.cli.output import CommandError, echo, echo_json, print_table, progress_bar
 from dynabound.cli.progress import board
 from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, print_report
 from dynabound.cli.runs import check_optimizer
@@ -213,11 +211,9 @@ def _prepare(chosen: Sequence[Study], scale: str, out: Path, options: EngineOpti
     ]
     if any(not study.rows for study in chosen):
         tasks += [partial(theorems.compute, name, out / "theory") for name in theorems.missing(out / "theory")]
-    console = Console(stderr=True)
-    hidden = quiet or not tasks or not console.is_terminal
-    with Bar(console=console, transient=True, disable=hidden) as bar:
-        task = bar.add_task("learning rates of AdaBound, and theorems", total=len(tasks))
-        run_tasks(tasks, jobs, lambda done: bar.update(task, completed=done))
+    with progress_bar(quiet or not tasks) as start:
+        update = start("learning rates of AdaBound, and theorems")
+        run_tasks(tasks, jobs, lambda done: update(done, len(tasks)))
 
 
 def _run(

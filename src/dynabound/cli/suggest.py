@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import Progress as Bar
 
 from dynabound._files import write_whole
 from dynabound.cli import options
-from dynabound.cli.output import echo, echo_json
+from dynabound.cli.output import echo, echo_json, progress_bar
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
-__all__ = ["suggest", "suggesting"]
+__all__ = ["suggest"]
 
 
 @options.examples(
@@ -50,7 +46,8 @@ def suggest(
     if out:
         options.check_folder(out)
     limit_threads(chosen)
-    with suggesting(quiet or as_json) as progress:
+    with progress_bar(quiet or as_json) as start:
+        progress = start("suggesting learning rates")
         found = suggest_rates(chosen, steps=steps, repeats=repeats, data_dir=data_dir, device=device, progress=progress)
     if out:
         _write(found, out)
@@ -61,19 +58,6 @@ def suggest(
         echo_json({**found.to_dict(), "command": command})
         return
     echo(f"{found}\n\n{command}")
-
-
-@contextmanager
-def suggesting(quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on standard error; yields what to pass as ``suggest(progress=…)``."""
-    console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("suggesting learning rates", total=None)
-
-        def update(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield update
 
 
 def _write(found: Suggestion, out: Path) -> None:

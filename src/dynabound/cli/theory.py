@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 import typer
-from rich.console import Console
-from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
 from dynabound.cli.options import Json, check_folder, examples, one_of
-from dynabound.cli.output import CommandError, echo, show
+from dynabound.cli.output import CommandError, echo, progress_bar, show
 from dynabound.lens import forecast
 from dynabound.theory import studies
 from dynabound.theory.demonstration import Demonstration
@@ -55,8 +52,9 @@ def theory(
     try:
         chosen = studies.choose(names, {key: value for key, value in given.items() if value is not None})
         # Nothing is written before all have run: some mistakes in the options show up only during a run.
-        with np.errstate(over="ignore"):  # absurd step sizes lead to infinity
-            results = [_run(studies.DEMONSTRATIONS[name], name, options) for name, options in chosen.items()]
+        with np.errstate(over="ignore"), progress_bar() as start:  # absurd step sizes lead to infinity
+            results = [studies.DEMONSTRATIONS[name](**options, progress=start(name))
+                       for name, options in chosen.items()]  # fmt: skip
     except ValueError as error:
         raise CommandError(str(error)) from None
     files = [studies.write(study, out) for study in results]
@@ -67,13 +65,6 @@ def theory(
         return
     for study, paths in zip(results, files, strict=True):
         _print_study(study, paths)
-
-
-def _run(run: Callable[..., Demonstration], name: str, options: dict[str, object]) -> Demonstration:
-    console = Console(stderr=True)
-    with Bar(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(name, total=None)
-        return run(**options, progress=lambda done, total: bar.update(task, completed=done, total=total))
 
 
 def _print_study(study: Demonstration, paths: list[Path]) -> None:

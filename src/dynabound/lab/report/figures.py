@@ -136,10 +136,8 @@ class CurvesFigure(ReportFigure):
         for axes, (panel, view) in zip(grid.flat, places, strict=True):
             self._draw_panel(axes, panel, view, panel.name if len(views) == 1 else f"{panel.name}: {_VIEWS[view]}")
         if self.shared_legend:
-            handles = {label: handle for axes in grid.flat for handle, label in zip(
-                *axes.get_legend_handles_labels(), strict=True)}  # fmt: skip
-            columns = 4 if len(views) < 3 and len(handles) > 6 else 7
-            figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=columns, frameon=False)
+            labels = {curve.label for panel in self.panels for curve in panel.curves}
+            _drawing.legend_below(figure, 4 if len(views) < 3 and len(labels) > 6 else 7)
         return figure
 
     def _draw_panel(self, axes: Axes, panel: Panel, view: str, title: str) -> None:
