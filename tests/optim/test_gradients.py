@@ -96,7 +96,9 @@ def test_the_default_backend_without_the_kernel(monkeypatch):
     used = []
     for backend in (_loop, _foreach):
         name = backend.__name__.rpartition(".")[2]
-        monkeypatch.setattr(backend, "update", lambda p, *a, name=name: used.append((name, [q.numel() for q in p])))
+        monkeypatch.setattr(
+            backend, "update", lambda lists, *a, name=name: used.append((name, [p.numel() for p in lists[0]]))
+        )
     monkeypatch.setattr(_fused, "AVAILABLE", False)
     params = [nn.Parameter(torch.ones(size)) for size in (3, 5000, 4096)]
     for p in params:

@@ -10,18 +10,7 @@ from typing import Annotated, Any
 import torch
 import typer
 
-from dynabound.cli.options import (
-    EngineOptions,
-    Fields,
-    Json,
-    check_finite,
-    check_folder,
-    check_readable,
-    check_unused,
-    examples,
-    expand,
-    one_of,
-)
+from dynabound.cli import options
 from dynabound.cli.output import CommandError, echo, echo_json, print_table, progress_bar
 from dynabound.cli.progress import board
 from dynabound.cli.results import AddTo, Names, OutDir, Scale, check_ledger, print_report
@@ -57,14 +46,14 @@ TFlops = Annotated[float | None, typer.Option(min=0.01, help="With --plan: assum
 Reuse = Annotated[Path | None, typer.Option(metavar="LEDGER", help="First copy ended runs from a ledger.")]
 
 
-@examples(
+@options.examples(
     "dynabound reproduce",
     "dynabound reproduce mnist --scale laptop --data-dir DIR",
     "dynabound reproduce --scale paper --plan --workers 64",
     "dynabound reproduce --engine ray --address auto --device cuda",
     "dynabound reproduce cifar10 --scale laptop --reuse results --add-to results",
 )
-@expand(where=Fields(EngineOptions))
+@options.expand(where=options.Fields(options.EngineOptions))
 def reproduce(
     where: dict[str, Any],
     studies: Names = None,
@@ -76,7 +65,7 @@ def reproduce(
     reuse: Reuse = None,
     add_to: AddTo = None,
     out: OutDir = _OUT,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Run the paper's experiments, all or some, and write the report.
 
@@ -87,18 +76,19 @@ def reproduce(
 
     Safe to interrupt: run the same command again to resume.
     """
-    check_finite("--tflops", tflops)
+    options.check_finite("--tflops", tflops)
     if plan or dry_run:
         given = {"--dry-run": plan and dry_run, "--reuse": reuse, "--add-to": add_to}
-        check_unused("--plan" if plan else "--dry-run", given)
+        options.check_unused("--plan" if plan else "--dry-run", given)
         _check_device(where.get("device", "cpu"))
     if not plan and (workers or tflops):
         raise CommandError(f"--{'workers' if workers else 'tflops'}: is for --plan; add --plan, or leave it out")
     chosen = choose(studies or [], scale)
     specs = [row.spec(scale) for study in chosen for row in study.rows if row.included(scale)]
-    engine = _engine(EngineOptions(**where), _modules(specs))
+    placement = options.EngineOptions(**where)
+    engine = _engine(placement, _modules(specs))
     store = Store(out / "runs")
-    check_readable(out, "--out")
+    options.check_readable(out, "--out")
     if plan:
         tflops = tflops or 10.0
         found = cost.estimate_time(chosen, scale, store, workers or (8, 64, 512), 1e12 * tflops)
@@ -111,14 +101,14 @@ def reproduce(
     check_ledger(add_to)
     if reuse and _take(chosen, scale, out, Ledger(reuse)):
         specs = []  # nothing is left to train: no data set is needed
-    _check(specs, engine, EngineOptions(**where), out)
+    _check(specs, engine, placement, out)
     runs = StoredRuns(store)
     failed = _run(
         lambda loss: plans.wanted(chosen, scale, runs, loss),
         store,
         engine,
         as_json,
-        lambda: _prepare(chosen, scale, out, EngineOptions(**where), as_json),
+        lambda: _prepare(chosen, scale, out, placement, as_json),
     )
     print_report(chosen, scale, out, add_to, as_json)
     if failed:
@@ -129,35 +119,35 @@ def reproduce(
 def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> bool:
     """Copy the ledger's runs into ``out``; return whether no run is left to train."""
     ledger.require()
-    check_folder(out)
+    options.check_folder(out)
     drive.check((), out, None)
     store = Store(out / "runs")
     echo(f"taken from {ledger.root}: {ledgers.import_runs(chosen, scale, store, ledger)} runs", err=True)
     return all(run.state in ENDED for run in plans.plan(chosen, scale, StoredRuns(store)))
 
 
-def _engine(options: EngineOptions, modules: Sequence[str] = ()) -> LocalEngine | RayEngine:
+def _engine(placement: options.EngineOptions, modules: Sequence[str] = ()) -> LocalEngine | RayEngine:
     """The engine that the options ask for."""
-    if options.engine == "local":
+    if placement.engine == "local":
         for name in ("address", "cpus_per_run", "gpus_per_run", "ranks_per_run"):
-            if getattr(options, name) is not None:
+            if getattr(placement, name) is not None:
                 raise LabError(f"--{name.replace('_', '-')}: is for Ray; add --engine ray, or leave it out")
-        return LocalEngine(options.jobs, options.data_dir, options.device)
-    if options.engine != "ray":
-        raise LabError(f"--engine {options.engine}: must be local or ray")
-    if options.jobs:
+        return LocalEngine(placement.jobs, placement.data_dir, placement.device)
+    if placement.engine != "ray":
+        raise LabError(f"--engine {placement.engine}: must be local or ray")
+    if placement.jobs:
         raise LabError("--jobs: is for --engine local; on Ray, --cpus-per-run and --gpus-per-run limit the runs")
-    ranks, cuda = options.ranks_per_run or 1, options.device == "cuda"
-    cpus = options.cpus_per_run or ranks
-    gpus = (ranks if cuda else 0) if options.gpus_per_run is None else options.gpus_per_run
-    _check_ray(options.device, ranks, cpus, gpus)
+    ranks, cuda = placement.ranks_per_run or 1, placement.device == "cuda"
+    cpus = placement.cpus_per_run or ranks
+    gpus = (ranks if cuda else 0) if placement.gpus_per_run is None else placement.gpus_per_run
+    _check_ray(placement.device, ranks, cpus, gpus)
     return RayEngine(
-        options.address,
+        placement.address,
         cpus=cpus,
         gpus=gpus,
         ranks=ranks,
-        data_dir=options.data_dir,
-        device=options.device,
+        data_dir=placement.data_dir,
+        device=placement.device,
         modules=modules,
     )
 
@@ -189,24 +179,24 @@ def _check_device(device: str) -> None:
         raise CommandError(f"--device {device}: is not a device; try cpu or cuda") from None
 
 
-def _check(specs: list[RunSpec], engine: LocalEngine | RayEngine, options: EngineOptions, out: Path) -> None:
+def _check(specs: list[RunSpec], engine: LocalEngine | RayEngine, placement: options.EngineOptions, out: Path) -> None:
     """Raise LabError or CommandError if the runs cannot be trained or stored."""
     local = isinstance(engine, LocalEngine)
-    check_folder(out)
-    check_readable(options.data_dir, "--data-dir")
+    options.check_folder(out)
+    options.check_readable(placement.data_dir, "--data-dir")
     if local:
-        distributed.local_device(options.device)
-    drive.check(specs if local else (), out, options.data_dir)  # a node of Ray downloads the data it does not find
+        distributed.local_device(placement.device)
+    drive.check(specs if local else (), out, placement.data_dir)  # a node of Ray downloads the data it does not find
 
 
-def _prepare(chosen: Sequence[Study], scale: str, out: Path, options: EngineOptions, quiet: bool) -> None:
+def _prepare(chosen: Sequence[Study], scale: str, out: Path, placement: options.EngineOptions, quiet: bool) -> None:
     """Find the learning rates that AdaBound and AMSBound still lack, and compute the theory's demonstrations."""
     from dynabound.lab.studies import suggestions
 
-    store, jobs = Store(out / "runs"), options.jobs or cores()
-    device = options.device if options.engine == "local" else "cpu"
+    store, jobs = Store(out / "runs"), placement.jobs or cores()
+    device = placement.device if placement.engine == "local" else "cpu"
     tasks: list[Callable[[], object]] = [
-        partial(suggestions.compute, spec, store, options.data_dir, device, jobs)
+        partial(suggestions.compute, spec, store, placement.data_dir, device, jobs)
         for spec in suggestions.missing(chosen, scale, store)
     ]
     if any(not study.rows for study in chosen):
@@ -314,24 +304,24 @@ def _size_text(count: float) -> str:
     return f"{count / 1e9:,.1f} GB" if count >= 1e9 else f"{count / 1e6:,.1f} MB"
 
 
-@examples(
+@options.examples(
     "dynabound tune digits --optimizer adam --epochs 5",
     "dynabound tune mnist --optimizer sgdm --optimizer adabound --jobs 2",
 )
-@expand(
-    spec=Fields(RunSpec, without=("optimizer", "lr", "opt", "seed"), required=True),
-    where=Fields(EngineOptions),
+@options.expand(
+    spec=options.Fields(RunSpec, without=("optimizer", "lr", "opt", "seed"), required=True),
+    where=options.Fields(options.EngineOptions),
 )
 def tune(
     spec: dict[str, Any],
     where: dict[str, Any],
     optimizers: Annotated[
         list[str] | None,
-        typer.Option("--optimizer", **one_of(TUNE_GRIDS, "Optimizer to tune; repeatable (default: the first five)")),
+        typer.Option("--optimizer", **options.one_of(TUNE_GRIDS, "Optimizer; repeatable (default: the first five)")),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of runs of the best setting.")] = 3,
     out: OutDir = _OUT,
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Search for learning rates as the paper does.
 
@@ -340,12 +330,12 @@ def tune(
     """
     specs = [RunSpec(**spec, optimizer=name) for name in optimizers or GRIDS]
     store = Store(out / "runs")
-    engine = _engine(EngineOptions(**where), _modules(specs))
+    engine = _engine(options.EngineOptions(**where), _modules(specs))
     device = where.get("device", "cpu")
     if isinstance(engine, LocalEngine) or device == "cpu":  # the GPUs of a cluster are not here
         for each in specs:
             check_optimizer(each, device)
-    _check(specs, engine, EngineOptions(**where), out)
+    _check(specs, engine, options.EngineOptions(**where), out)
     failed = _run(plans.tuning(specs, seeds), store, engine, as_json)
     runs = StoredRuns(store)
     found = {each.optimizer: search_lr(each, runs.losses(), TUNE_GRIDS) for each in specs}

@@ -13,13 +13,13 @@ from torch.autograd.graph import increment_version
 from dynabound._dtensor import is_dtensor, same_placement
 from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim._scalars import read_lr, scalars, to_float64
+from dynabound.optim._state import Lists
 from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
 _SMALL = 4096
 """The largest number of elements for which foreach is faster than the loop on the CPU."""
 _FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
-Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
 BackendCall: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
 
 
@@ -50,11 +50,12 @@ def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[Backe
         dtype = _compute_dtype(lists, part[0])
         separate = backend == "foreach" and _lose_updates(part, lists[0], dtype)
         for some in [[index] for index in part] if separate else [part]:
-            arguments = _arguments(lists, some, group, lr, count, dtype)
+            chosen = _choose(lists, some)
+            s = scalars(group, lr, _count(chosen[5]) if count is None else count + 1, dtype)
             if backend == "fused":
-                calls.append((_fused.update, (None if rescan else _fused.choose(entries, some), *arguments)))
+                calls.append((_fused.update, (None if rescan else _fused.choose(entries, some), chosen, s)))
             else:
-                calls.append((_BACKENDS[backend].update, arguments))
+                calls.append((_BACKENDS[backend].update, (chosen, s, dtype)))
     if sharded:
         calls.append((increment_version, (sharded,)))  # the update itself increments the local shards' versions only
     return calls
@@ -119,24 +120,15 @@ def _compute_dtype(lists: Lists, index: int) -> torch.dtype:
     return torch.promote_types(torch.promote_types(lists[0][index].dtype, lists[2][index].dtype), torch.float32)
 
 
-def _arguments(
-    lists: Lists,
-    indices: Sequence[int],
-    group: Mapping[str, Any],
-    lr: float | Tensor,
-    count: int | None,
-    dtype: torch.dtype,
-) -> tuple[Any, ...]:
-    """The arguments of a backend; ``count`` is the number of steps made, or None where it must be captured."""
-    chosen: Sequence[list[Tensor]] = lists
-    if len(indices) < len(lists[0]):
-        chosen = [[tensors[i] for i in indices] if tensors else [] for tensors in lists]
-    steps = chosen[5]
-    if count is None:
-        t: int | Tensor = to_float64(torch.stack(steps) if len(steps) > 1 else steps[0])
-    else:
-        t = count
-    return *chosen, scalars(group, lr, t + 1, dtype), dtype
+def _choose(lists: Lists, indices: Sequence[int]) -> Lists:
+    if len(indices) == len(lists[0]):
+        return lists
+    return cast("Lists", tuple([tensors[i] for i in indices] if tensors else [] for tensors in lists))
+
+
+def _count(steps: list[Tensor]) -> Tensor:
+    """The number of this step where it must be captured."""
+    return to_float64(torch.stack(steps) if len(steps) > 1 else steps[0]) + 1
 
 
 def _prepare(lists: Lists, group: Mapping[str, Any], local: bool) -> Lists:

@@ -8,20 +8,13 @@ import torch
 from torch import Tensor
 
 from dynabound.optim._scalars import Scalars
+from dynabound.optim._state import Lists
 
 
-def update(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    max_exp_avg_sqs: list[Tensor],
-    steps: list[Tensor],
-    s: Scalars,
-    dtype: torch.dtype,
-) -> None:
+def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
     """Update every parameter and its state in place, computing in ``dtype``; scalars may be one per parameter."""
-    stored = [params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs]
+    params, grads, *moments, steps = lists
+    stored = [params, *moments]
     working = [[tensor.to(dtype) for tensor in tensors] for tensors in stored]
     _update_lists(working, [grad.to(dtype) for grad in grads], s)
     for tensors, results in zip(stored, working, strict=True):

@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 
 from dynabound._extras import rebuild_command
 from dynabound.optim._scalars import Scalars
+from dynabound.optim._state import Lists
 
 if TYPE_CHECKING:
     from dynabound.optim import _kernel as _kernel  # for _dispatch, too
@@ -78,26 +79,16 @@ def kernel_status() -> KernelStatus:
     return KernelStatus(True, None, LEVELS[LEVEL], torch.get_num_threads() if _kernel.OPENMP else 1)
 
 
-def update(
-    entries: bytes | None,
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    max_exp_avg_sqs: list[Tensor],
-    steps: list[Tensor],
-    s: Scalars,
-    dtype: torch.dtype,
-) -> None:
+def update(entries: bytes | None, lists: Lists, s: Scalars) -> None:
     """Update every parameter and its state in place.
 
     The kernel reads only ``entries``; the lists keep the tensors' memory alive. None: scan the tensors again, because
     their memory may have been replaced.
     """
     if entries is None:
-        _, entries = _kernel.scan(params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps)
+        _, entries = _kernel.scan(*lists)
     _kernel.update(LEVEL, torch.get_num_threads(), entries, s)
-    increment_version(params)  # so that autograd notices, as it does for torch's own in-place operations
+    increment_version(lists[0])  # so that autograd notices, as it does for torch's own in-place operations
 
 
 def choose(entries: bytes, indices: Sequence[int]) -> bytes:

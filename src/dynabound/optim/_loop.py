@@ -6,19 +6,12 @@ import torch
 from torch import Tensor
 
 from dynabound.optim._scalars import Scalars
+from dynabound.optim._state import Lists
 
 
-def update(
-    params: list[Tensor],
-    grads: list[Tensor],
-    exp_avgs: list[Tensor],
-    exp_avg_sqs: list[Tensor],
-    max_exp_avg_sqs: list[Tensor],
-    steps: list[Tensor],
-    s: Scalars,
-    dtype: torch.dtype,
-) -> None:
+def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
     """Update every parameter and its state in place, computing in ``dtype``."""
+    params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps = lists
     for i, param in enumerate(params):
         stored = [param, exp_avgs[i], exp_avg_sqs[i], *max_exp_avg_sqs[i : i + 1]]
         # Autograd saves its inputs, and the next step would overwrite them: with differentiable=True they are copies.

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from dynabound._dtensor import full_tensor
+
+Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
+"""Parameters, gradients, first, second and largest second moments, step counts; the largest may be an empty list."""
 
 
 def new_state(group: Mapping[str, Any], param: Tensor) -> dict[str, Tensor]:

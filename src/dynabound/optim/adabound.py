@@ -16,9 +16,9 @@ from typing_extensions import Unpack
 from dynabound._rule import DEFAULTS
 from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict, _validate
-from dynabound.optim._dispatch import BackendCall, Lists, dispatch
+from dynabound.optim._dispatch import BackendCall, dispatch
 from dynabound.optim._scalars import CurrentBounds, current_bounds
-from dynabound.optim._state import is_probe, new_state
+from dynabound.optim._state import Lists, is_probe, new_state
 from dynabound.optim._validate import Options, normalize
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]

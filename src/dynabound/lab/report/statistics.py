@@ -21,12 +21,11 @@ from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED
 
 __all__ = [
     "ALPHA", "BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "SAME", "Claim",
-    "Comparison", "Estimate", "Group", "Level", "RunMeasure", "contrast", "error_of_one", "holm", "judge", "mean",
-    "std",
+    "Comparison", "Estimate", "Group", "Level", "RunMeasure", "contrast", "error_of_one", "finite", "holm", "judge",
+    "mean", "std",
 ]  # fmt: skip
 
-ALPHA = 0.05
-"""The probability of a false decision in a study."""
+ALPHA = 0.05  # the probability of a false decision in a study
 _POOLED = (1 / 4, 25.0)
 """Other methods are pooled if their variance is between these multiples of the compared methods' variance: from half to
 five times the standard deviation. In simulations a narrower range finds fewer true differences, a wider one more false
@@ -250,13 +249,14 @@ class Claim:
             low=shown.estimate.value - margin if known else None,
             high=shown.estimate.value + margin if known else None,
             test_error=shown.test_error,
-            bounds=(_finite(shown.low), _finite(shown.high)),
+            bounds=(finite(shown.low), finite(shown.high)),
             unit=self.unit,
             p=level.p if known else None,
         )
 
 
-def _finite(value: float) -> float | None:
+def finite(value: float) -> float | None:
+    """The value; None if it is infinite or NaN."""
     return value if math.isfinite(value) else None
 
 

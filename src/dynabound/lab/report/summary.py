@@ -8,23 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dynabound.lab.report import figures as drawings
 from dynabound.lab.report.claims import STARTS, best_searched, judge_study, ranks_by_method, same_start
-from dynabound.lab.report.figures import (
-    Band,
-    CostFigure,
-    CostPanel,
-    CurvesFigure,
-    Dot,
-    DotsFigure,
-    EvolutionFigure,
-    HeatmapsFigure,
-    Panel,
-    Point,
-    RanksFigure,
-    ReportFigure,
-    StoredFigure,
-    side_by_side,
-)
 from dynabound.lab.report.read import Authors, Curve, Panels, StudyRuns, read_study
 from dynabound.lab.report.statistics import LAST, Group, judge, mean
 from dynabound.lab.report.tables import (
@@ -58,7 +43,7 @@ class Fact:
     scale: str
     question: str
     lines: tuple[str, ...]
-    figure: ReportFigure
+    figure: drawings.ReportFigure
 
 
 @dataclass(frozen=True)
@@ -75,7 +60,7 @@ class StudyReport:
     """The number of runs in each state."""
     failures: tuple[Failure, ...]
     settings: tuple[str, ...]
-    figures: tuple[ReportFigure, ...] = ()
+    figures: tuple[drawings.ReportFigure, ...] = ()
     ours: bool = False
     """Whether its claims are ours, and not the paper's."""
     note: str = ""
@@ -124,16 +109,16 @@ class Report:
         return lines
 
     @property
-    def forest(self) -> DotsFigure | None:
+    def forest(self) -> drawings.DotsFigure | None:
         """AdaBound against SGD and Adam, a row per network."""
         dots = tuple(
-            Dot.of(found[other].verdict, name, f"AdaBound − {other}")
+            drawings.Dot.of(found[other].verdict, name, f"AdaBound − {other}")
             for name, found in self.networks.items()
             for other in ("SGD", "Adam")
             if other in found and found[other].verdict.low is not None
         )
         title = "AdaBound minus SGD and Adam: final test results, with intervals over seeds"
-        return DotsFigure("networks", title, dots, f"{_DIFFERENCE}; logarithmic beyond ±2") if dots else None
+        return drawings.DotsFigure("networks", title, dots, f"{_DIFFERENCE}; logarithmic beyond ±2") if dots else None
 
 
 def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
@@ -226,7 +211,7 @@ def _theory(study: Study, scale: str, folder: Path | None) -> StudyReport:
         failures=tuple(Failure(name, name, "new", "") for name in parts if name not in found),
         settings=tuple(f"{name}: " + ", ".join(f"{key} {value}" for key, value in part["settings"].items())
                        for name, part in found.items()),
-        figures=tuple(StoredFigure(name, part["title"], Path(folder or "", f"{name}.svg"))
+        figures=tuple(drawings.StoredFigure(name, part["title"], Path(folder or "", f"{name}.svg"))
                       for name, part in found.items()),
     )  # fmt: skip
 
@@ -241,60 +226,62 @@ def _theory_verdict(name: str, fields: Mapping[str, Any]) -> Verdict:
 
 def _figures(
     study: Study, runs: StudyRuns, verdicts: Sequence[Verdict], authors: Authors | None
-) -> Iterator[ReportFigure]:
+) -> Iterator[drawings.ReportFigure]:
     first = runs.curves[0]
     here = "" if first.spec.scale == "paper" else f" — here {first.spec.scale} scale, {data_name(first.spec.task)}"
     title = f"{study.title}{here}"
     if study.name == "learning-rates":
         if runs.sampled:
-            yield HeatmapsFigure(study.name, title, runs.sampled)
+            yield drawings.HeatmapsFigure(study.name, title, runs.sampled)
     elif study.name == "rate-evolution":
         if runs.evolution:
-            yield EvolutionFigure(study.name, title, runs.evolution)
+            yield drawings.EvolutionFigure(study.name, title, runs.evolution)
     elif study.name == "suggest":
         yield from _cost_figures(study.name, f"{first.spec.scale.capitalize()} scale", runs.panels)
     else:
         yield _curves(study, title, runs.panels, authors)
         if study.name == "final-step-size":
-            yield side_by_side("final-step-size-compared", f"SGDM and AdaBound side by side{here}", runs.panels)
-    tested = tuple(Dot.of(verdict) for verdict in verdicts if verdict.low is not None)
+            yield drawings.side_by_side(
+                "final-step-size-compared", f"SGDM and AdaBound side by side{here}", runs.panels
+            )
+    tested = tuple(drawings.Dot.of(verdict) for verdict in verdicts if verdict.low is not None)
     if tested:
         units = " / ".join(dict.fromkeys(each.unit for each in verdicts if each.low is not None))
         x = f"difference in {units}; logarithmic beyond ±2"
-        yield DotsFigure(f"{study.name}-claims", "The claims: difference and interval of each", tested, x)
+        yield drawings.DotsFigure(f"{study.name}-claims", "The claims: difference and interval of each", tested, x)
 
 
-def _curves(study: Study, title: str, panels: Panels, authors: Authors | None) -> CurvesFigure:
+def _curves(study: Study, title: str, panels: Panels, authors: Authors | None) -> drawings.CurvesFigure:
     ended = {name: methods for name, methods in panels.items() if any(curve.finished for curve in methods.values())}
     drawn, shown = ended or panels, []
     for name, methods in drawn.items():
-        shown.append(Panel(name, tuple(_band(curve, study.splits) for curve in methods.values())))
+        shown.append(drawings.Panel(name, tuple(_band(curve, study.splits) for curve in methods.values())))
         if authors and name in authors.panels:
-            bands = tuple(Band(label, False, [train], [test]) for label, train, test in authors.panels[name])
-            shown.append(Panel(f"{name}, the authors'", bands))
+            bands = tuple(drawings.Band(label, False, [train], [test]) for label, train, test in authors.panels[name])
+            shown.append(drawings.Panel(f"{name}, the authors'", bands))
     labels = [set(methods) for methods in drawn.values()]
     shared = set.union(*labels) in labels  # a panel may lack some methods of another
     metric = next(iter(next(iter(drawn.values())).values())).metric
-    return CurvesFigure(study.name, title, tuple(shown), study.splits, metric, shared)
+    return drawings.CurvesFigure(study.name, title, tuple(shown), study.splits, metric, shared)
 
 
-def _band(curve: Curve, splits: Sequence[str]) -> Band:
+def _band(curve: Curve, splits: Sequence[str]) -> drawings.Band:
     series = {split: [seed.series(split) for seed in curve.finished] for split in splits}
-    return Band(curve.label, curve.diverged, series.get("train"), series.get("test"))
+    return drawings.Band(curve.label, curve.diverged, series.get("train"), series.get("test"))
 
 
-def _cost_figures(name: str, title: str, panels: Panels) -> Iterator[ReportFigure]:
+def _cost_figures(name: str, title: str, panels: Panels) -> Iterator[drawings.ReportFigure]:
     finished = {panel: [curve for curve in curves.values() if curve.finished] for panel, curves in panels.items()}
     # A search has trained its winner already.
     shown = tuple(
-        CostPanel(panel, curves[0].metric, tuple(
-            Point(each.label, each.tuning_steps + (0 if each.search_runs else each.steps), each.final())
+        drawings.CostPanel(panel, curves[0].metric, tuple(
+            drawings.Point(each.label, each.tuning_steps + (0 if each.search_runs else each.steps), each.final())
             for each in curves))
         for panel, curves in finished.items() if curves
     )  # fmt: skip
     if shown:
-        yield CostFigure(f"{name}-cost", f"{title}: quality against cost", shown)
-        yield RanksFigure(f"{name}-ranks", f"{title}: ranks over workloads", ranks_by_method(panels))
+        yield drawings.CostFigure(f"{name}-cost", f"{title}: quality against cost", shown)
+        yield drawings.RanksFigure(f"{name}-ranks", f"{title}: ranks over workloads", ranks_by_method(panels))
 
 
 # The facts at the top of the page.
@@ -343,7 +330,9 @@ def _start(scale: str, panels: Panels, verdicts: Mapping[str, Sequence[Verdict]]
     name, curves = list(shown.items())[-1]
     bands = tuple(_band(curves[label], ("train",)) for label in (same_start(curves), REFERENCE, "SGDM"))
     title = f"The first epochs on {name}"
-    figure = CurvesFigure("question-start", title, (Panel("", bands),), ("start",), "accuracy (%)", False)
+    figure = drawings.CurvesFigure(
+        "question-start", title, (drawings.Panel("", bands),), ("start",), "accuracy (%)", False
+    )
     line = _count("After one epoch AdaBound is nearer to Adam with the same α than to SGDM", tested)
     return Fact(scale, "Does it start like Adam?", (line,), figure)
 
@@ -362,9 +351,9 @@ def _end(scale: str, panels: Panels) -> Fact:
     if plain:
         verdicts = _compare(panels, "AdaBound", plain, margin=False)
         lines.append(_count("AdaBound − Adam with learning rate 0.001, without a search, better", [*verdicts.values()]))
-    dots = tuple(Dot.of(verdict, name, f"AdaBound − {other}") for other, found in against.items()
+    dots = tuple(drawings.Dot.of(verdict, name, f"AdaBound − {other}") for other, found in against.items()
                  for name, verdict in found.items())  # fmt: skip
-    figure = DotsFigure("question-end", "Final test results, with intervals over seeds", dots, _DIFFERENCE)
+    figure = drawings.DotsFigure("question-end", "Final test results, with intervals over seeds", dots, _DIFFERENCE)
     return Fact(scale, "Does it end as well as SGD?", tuple(lines), figure)
 
 
@@ -387,8 +376,8 @@ def _tuning(scale: str, panels: Panels, steps: StudyRuns | None) -> Fact | None:
         subject = "AdaBound at the paper's defaults − with suggested learning rates, not worse by more than the margin"
         lines.append(_count(subject, [*found.values()]))
     lines += _sensitivity(steps)
-    dots = tuple(Dot.of(each, f"{name}\n(best: {best[name]})", "AdaBound") for name, each in verdicts.items())
-    figure = DotsFigure("question-tuning", f"AdaBound {how} − the best searched method", dots, _DIFFERENCE)
+    dots = tuple(drawings.Dot.of(each, f"{name}\n(best: {best[name]})", "AdaBound") for name, each in verdicts.items())
+    figure = drawings.DotsFigure("question-tuning", f"AdaBound {how} − the best searched method", dots, _DIFFERENCE)
     return Fact(scale, "Do I have to tune it?", tuple(lines), figure)
 
 
@@ -406,14 +395,14 @@ def _time(scale: str, panels: Panels) -> Fact | None:
         return None
     ratios = {(name, label): [second / min(found["Adam"]) for second in seconds]
               for name, found in times.items() for label, seconds in found.items()}  # fmt: skip
-    dots = tuple(Dot(name, label, min(own), min(own), max(own)) for (name, label), own in ratios.items())
+    dots = tuple(drawings.Dot(name, label, min(own), min(own), max(own)) for (name, label), own in ratios.items())
     ours = [dot.value for dot in dots if dot.label == "AdaBound"]
     line = (
         f"Fastest epoch, AdaBound / Adam: {_range(ours, '.2f')} on {len(ours)} "
         f"network{'s'[: len(ours) != 1]}; the runs shared a machine, and dynabound bench compares single steps"
     )
     x = "fastest epoch / Adam's fastest; lines: range over seeds"
-    figure = DotsFigure("question-cost", "Time per epoch", dots, x, zero=1.0, logarithmic=False)
+    figure = drawings.DotsFigure("question-cost", "Time per epoch", dots, x, zero=1.0, logarithmic=False)
     return Fact(scale, "What did it cost?", (line, "State: two numbers per parameter, as Adam"), figure)
 
 

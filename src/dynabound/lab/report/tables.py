@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from dynabound._extras import pip_command
 from dynabound.lab.report.claims import ranks
 from dynabound.lab.report.read import Curve
-from dynabound.lab.report.statistics import BEST, LAST, Group, error_of_one, judge, mean, std
+from dynabound.lab.report.statistics import BEST, LAST, Group, error_of_one, finite, judge, mean, std
 from dynabound.lab.store import ENDED
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, REFERENCE, REFERENCES, Study
 from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED
@@ -77,24 +76,20 @@ def _method_row(curve: Curve, rank: int | None, level: float | None) -> MethodRo
     return MethodRow(
         method=curve.label,
         settings=tuned_settings(curve),
-        final=_finite(mean(curve.final())),
-        final_spread=_finite(std(curve.final())),
-        best=_finite(mean(curve.best())),
-        best_spread=_finite(std(curve.best())),
-        train=_finite(mean(curve.final("train"))),
+        final=finite(mean(curve.final())),
+        final_spread=finite(std(curve.final())),
+        best=finite(mean(curve.best())),
+        best_spread=finite(std(curve.best())),
+        train=finite(mean(curve.final("train"))),
         rank=rank,
         level=level,
         epochs=mean([float(epoch) for epoch, _ in times]) if complete else None,
         seconds=mean([seconds for _, seconds in times]) if complete else None,
         reached=f"{len(times)} of {len(curve.seeds)}",
         states=[seed.state for seed in curve.seeds],
-        final_error=_finite(error_of_one(curve.spec.task, curve.final())),
-        best_error=_finite(error_of_one(curve.spec.task, curve.best())),
+        final_error=finite(error_of_one(curve.spec.task, curve.final())),
+        best_error=finite(error_of_one(curve.spec.task, curve.best())),
     )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def tuned_settings(curve: Curve) -> str:
