@@ -58,7 +58,7 @@ def test_the_smallest_counterexample(name, steps, measured, right):
     assert corollary(run)[-1] == pytest.approx(right + 1e-9 * 2**2 / (2 * (1 - 0.5) ** 2 * 1e-6))  # L∞ = 1e-6
     assert regret(run)[-1] > corollary(run)[-1]
     assert regret(run)[-1] <= corrected(run)[-1]
-    assert bounds.certificate(example.method.bounds, final_lr=1.0, steps=2 * steps).meets_theorem_4
+    assert bounds.certificate(example[1].bounds, final_lr=1.0, steps=2 * steps).meets_theorem_4
 
 
 def test_savarese():
@@ -69,7 +69,7 @@ def test_savarese():
         ratios.append(regret(run, np.array([10_000]))[0] / theorem_4(run)[-1])
     assert min(ratios) > 1.3
     assert np.mean(ratios) == pytest.approx(2.0, abs=0.1)
-    assert bounds.certificate(example.method.bounds, final_lr=0.0266, steps=20_000).meets_theorem_4
+    assert bounds.certificate(example[1].bounds, final_lr=0.0266, steps=20_000).meets_theorem_4
 
 
 methods = st.builds(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -167,13 +167,6 @@ def theorem_3(period: int, steps: int, seed: int, delta: float = 1.0) -> Line:
     return Line(Box(-1, 1), np.where(rare, float(period), -1.0))
 
 
-class Counterexample(NamedTuple):
-    """A problem on which Theorem 4 is false, with the numbers (and bounds) that meet its assumptions."""
-
-    problem: Line
-    method: Method
-
-
 def smallest_counterexample(
     steps: int,
     name: str = "AdaBound",
@@ -181,15 +174,15 @@ def smallest_counterexample(
     beta2: float = 0.9,
     beta1: float = 0.0,
     beta1_decay: float = 1.0,
-) -> Counterexample:
-    """f_t(x) = x on [−1, 1] from x₁ = 1, with η_u = 1 and η_l = 10⁻⁶ for t < T, then 1.
+) -> tuple[Line, Method]:
+    """Theorem 4 is false here: f_t(x) = x on [−1, 1] from x₁ = 1, with η_u = 1 and η_l = 10⁻⁶ for t < T, then 1.
 
     x hardly moves before T, so R_T ≈ 2T; but the right-hand side depends only on the last rate, and is 4√T − 1.
     """
     require(steps >= 1, "steps", steps, "at least 1")
     bounds = _Open(steps, 1e-6, 1.0)
     method = Method(name, alpha, beta1, beta2, beta1_decay, final_lr=1.0, bounds=bounds)
-    return Counterexample(Line(Box(-1, 1), np.ones(1), x1=1.0), method)
+    return Line(Box(-1, 1), np.ones(1), x1=1.0), method
 
 
 @dataclass(frozen=True)
@@ -206,13 +199,13 @@ class _Open:
 
 def savarese(
     steps: int, seed: int, name: str = "AdaBound", alpha: float = 0.266, period: int = 10, beta2: float = 0.5
-) -> Counterexample:  # fmt: skip
+) -> tuple[Line, Method]:  # fmt: skip
     """Savarese (2019), Corollary 1: Theorem 3's problem with η_l = α/C, and η_u = α/√(1−β₂) until T, then α/C."""
     _check_period(period, least=2)
     check_betas(0.0, beta2)
     bounds = _Open(steps + 1, 1.0, period / math.sqrt(1 - beta2))
     method = Method(name, alpha=alpha, beta2=beta2, final_lr=alpha / period, bounds=bounds)
-    return Counterexample(theorem_3(period, steps, seed), method)
+    return theorem_3(period, steps, seed), method
 
 
 @dataclass(frozen=True, eq=False)

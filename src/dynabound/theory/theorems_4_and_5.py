@@ -262,7 +262,7 @@ def counterexample(
         "Theorems 4 and 5 against two counterexamples",
         dict(smallest=small, savarese=dict(period=period, steps=steps, seeds=seeds, **other)),
     )
-    met = all(_meets(problems.smallest_counterexample(horizon).method, horizon) for horizon in (4, 100))
+    met = all(_meets(problems.smallest_counterexample(horizon)[1], horizon) for horizon in (4, 100))
     measured = "monotone, positive, equal limits, β₁ = 0" if met else "not met"
     demo.judge("The smallest counterexample meets Theorem 4's assumptions", measured, met)
     for name, theorem in THEOREMS.items():
@@ -300,7 +300,7 @@ def _judge_savarese(demo: Demonstration, name: str, progress: ProgressCallback |
     numbers = dict(demo.settings["savarese"])
     steps, seeds = numbers.pop("steps"), numbers.pop("seeds")
     examples = [problems.savarese(steps, seed, name, **numbers) for seed in range(seeds)]
-    met = _meets(examples[0].method, steps)
+    met = _meets(examples[0][1], steps)
     shown = f"Savarese, T = {steps:,}, {seeds} seeds, {name}"
     demo.judge("Savarese's example meets Theorem 4's assumptions", "yes" if met else "no", met, shown, source=SAVARESE)
     runs = simulate(examples, steps, progress=progress)

@@ -13,17 +13,10 @@ from torch import distributed as dist
 from typing_extensions import Unpack
 
 from dynabound.optim import AdaBound
+from dynabound.tuning import trials
 from dynabound.tuning.known_rates import final_lr_from_adam
 from dynabound.tuning.snapshot import Snapshot
 from dynabound.tuning.suggestion import Suggestion
-from dynabound.tuning.trials import (
-    ProgressCallback,
-    SuggestError,
-    TrialRates,
-    TrialRunner,
-    check_arguments,
-    suggest_with,
-)
 
 __all__ = ["SuggestArguments", "SuggestOptions", "suggest"]
 
@@ -110,7 +103,7 @@ def suggest(
         final_lr = ...
         gamma = ...
     """
-    budget = check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
+    budget = trials.check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
     groups = param_groups(model, params)
     snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches)
     with ExitStack() as stack:
@@ -121,10 +114,10 @@ def suggest(
         if not model.training:
             model.train()
         runner = TorchRunner(model, loss, groups, snapshot, options, clip, reset, seed, progress, budget * repeats)
-        return suggest_with(runner, batches, steps, budget, repeats, options, Suggestion)
+        return trials.suggest_with(runner, batches, steps, budget, repeats, options, Suggestion)
 
 
-class TorchRunner(TrialRunner):
+class TorchRunner(trials.TrialRunner):
     """Trains a torch module, which a ``snapshot`` restores."""
 
     def __init__(
@@ -137,7 +130,7 @@ class TorchRunner(TrialRunner):
         clip: float | None,
         reset: Callable[[], object] | None,
         seed: int,
-        progress: ProgressCallback | None,
+        progress: trials.ProgressCallback | None,
         most: int,
     ) -> None:
         super().__init__(progress, most)
@@ -145,7 +138,7 @@ class TorchRunner(TrialRunner):
         self.options, self.clip, self.reset, self.seed = options, clip, reset, seed
         self.optimizer: AdaBound | None = None
 
-    def start(self, rates: TrialRates | None) -> None:
+    def start(self, rates: trials.TrialRates | None) -> None:
         """Restore the weights and make a new optimizer; without rates, none."""
         self.snapshot.rewind()
         if self.reset is not None:
@@ -157,11 +150,11 @@ class TorchRunner(TrialRunner):
             settings = rates._asdict() if rates.gamma else {"lr": rates.lr, "bounds": _ADAM}
             self.optimizer = AdaBound([dict(group) for group in self.groups], **settings, **self.options)
 
-    def run(self, batches: Iterable[Any], rates: TrialRates) -> list[float]:
+    def run(self, batches: Iterable[Any], rates: trials.TrialRates) -> list[float]:
         """The loss of each step, up to the first that is not finite."""
         losses = super().run(batches, rates)
         if not math.isfinite(losses[0]):
-            raise SuggestError(
+            raise trials.SuggestError(
                 f"loss={losses[0]} on the first batch, where it was finite before: loss() keeps state from an "
                 "earlier trial; pass reset=, a function that clears it"
             )
@@ -182,13 +175,13 @@ class TorchRunner(TrialRunner):
     def _update(self, optimizer: AdaBound, value: Tensor) -> None:
         params = [param for group in optimizer.param_groups for param in group["params"]]
         if not value.requires_grad:
-            raise SuggestError("loss(model, batch) does not depend on the parameters: it requires no gradient")
+            raise trials.SuggestError("loss(model, batch) does not depend on the parameters: it requires no gradient")
         torch.autograd.backward(value)
         if self.clip is not None:
             nn.utils.clip_grad_norm_(params, self.clip)
         optimizer.step()  # before gradients are compared: it refuses sparse ones, with a remedy
         if self.cost == 0 and not any([param.grad is not None and bool((param.grad != 0).any()) for param in params]):
-            raise SuggestError("loss(model, batch) does not depend on params: all of their gradients are missing or 0")
+            raise trials.SuggestError("loss(model, batch) does not depend on params: their gradients are missing or 0")
 
     def first_guess(self) -> float:
         """``final_lr`` from the second moments of the last trial, which was one of Adam."""

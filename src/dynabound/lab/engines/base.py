@@ -54,11 +54,7 @@ class Event:
 
     @property
     def last(self) -> bool:
-        """Whether this is the run's last event.
-
-        >>> Event("0123", "retried").last, Event("0123", "failed").last
-        (False, True)
-        """
+        """Whether this is the run's last event."""
         return self.state not in ("started", "running", "retried")
 
 
