@@ -18,7 +18,6 @@ def main() -> None:
             sys.exit()
         sys.exit(f"dynabound: {_extras.missing(error, _extras.of_command(next(iter(sys.argv[1:]), None)))}")
     signal.signal(signal.SIGTERM, output.terminate)
-    output.open_closed()
     output.log_to_stderr()
     output.fall_back_to_ascii()
     app()

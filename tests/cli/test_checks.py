@@ -1,7 +1,6 @@
 """What is refused before the first process and the first write, in one line."""
 
 import os
-import pwd
 from pathlib import Path
 
 import pytest
@@ -94,20 +93,3 @@ def test_names_that_are_too_long(refuse, command):
 def test_a_ray_that_is_not_there(refuse, command):
     pytest.importorskip("ray", reason="needs Ray: pip install 'dynabound[ray]'")
     assert "no Ray answers" in refuse(*command.split(), "--engine=ray", "--address=127.0.0.1:1")
-
-
-@pytest.mark.parametrize("command", [["train", "mnist"], ["data", "list"], ["data", "fetch", "mnist"]])
-def test_no_home_and_an_unknown_user(refuse, command, monkeypatch):
-    def unknown(_):
-        raise KeyError
-
-    for name in ("HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    assert "give --data-dir" in refuse(*command)
-
-
-@pytest.mark.parametrize("value", ["abc", "-1", "2.5"])
-def test_a_world_size_that_is_no_number(refuse, value, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", value)
-    assert f"WORLD_SIZE='{value}': must be" in refuse("train", "digits")

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -70,12 +69,6 @@ def test_foreseen_errors_are_one_line(monkeypatch, error, line):
 def test_ctrl_c_is_one_line(monkeypatch):
     result = fail_with(monkeypatch, KeyboardInterrupt())
     assert (result.exit_code, result.stderr) == (130, "dynabound: interrupted\n")
-
-
-def test_a_command_can_be_called_in_another_thread():
-    """Where Python can set no signal handlers."""
-    with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(run, "bounds").result().exit_code == 0
 
 
 def in_a_process(folder, code, *arguments):

@@ -114,10 +114,6 @@ def test_an_empty_world_size_is_none(dynabound, monkeypatch):
     assert "finished" in dynabound(*SMALL, "--quiet").stdout
 
 
-def test_bad_option_syntax(dynabound):
-    assert "must be key=value" in dynabound("train", "digits", "--opt=3", code=2).stderr
-
-
 def test_stored_spec_holds_on_resume(dynabound):
     dynabound(*SMALL, "--quiet")
     name = Store("runs").runs()[0].name

@@ -8,7 +8,6 @@ import errno
 import io
 import json
 import logging
-import os
 import signal
 import sys
 import tempfile
@@ -28,7 +27,7 @@ from rich.text import Text
 from dynabound import _extras
 
 __all__ = ["CommandError", "Terminated", "echo", "echo_json", "fall_back_to_ascii", "log_to_stderr", "one_line",
-           "open_closed", "print_table", "printable", "progress_bar", "short", "show", "terminate"]  # fmt: skip
+           "print_table", "printable", "progress_bar", "short", "show", "terminate"]  # fmt: skip
 
 _LONGEST = 1000
 _RESUMABLE = ("train", "reproduce", "tune", "report")
@@ -210,10 +209,3 @@ def fall_back_to_ascii() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="dynabound-ascii")
-
-
-def open_closed() -> None:
-    """Open the null device for closed streams, for which Python has None. It also keeps files off their numbers."""
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115

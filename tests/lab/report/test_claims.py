@@ -99,12 +99,6 @@ def test_every_error_contains_the_binomial_error_of_the_test_set():
     assert group.comparison({"a": 1.0, "b": -1.0}, LAST).test_error == pytest.approx((2 * 97.2 * 2.8 / 360) ** 0.5)
 
 
-def test_a_claim_about_a_method_that_diverged_needs_no_test():
-    group = Group({"a": curve("a", [10, 10]), "b": curve("b", [99, 99], states={1: "diverged"})})
-    found = judge([group.better("", "ours", "a", "b"), group.better("", "ours", "b", "a")])
-    assert [each.verdict for each in found] == [SUPPORTED, REFUTED]
-
-
 def panels(name, value, **kwargs):
     """A study's panels; ``value`` gives the seeds' numbers of a panel and label."""
     study = STUDIES[name]

@@ -77,12 +77,19 @@ def test_the_table_of_methods(tiny, done):
     assert rows[REFERENCE].rank is None
 
 
-def test_a_failed_run_of_a_search_is_reported(tiny, monkeypatch, tmp_path):
+@pytest.fixture
+def searched(tiny, monkeypatch, tmp_path):
+    """A study of one searched method, its runs, and its curve."""
     monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
     row = next(row for row in tiny.rows if row.label == "AdaGrad")
     study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
     cases.complete([study], store, cases.InProcess())
     (curve,) = read_study(study, "demo", StoredRuns(store)).curves
+    return study, store, curve
+
+
+def test_a_failed_run_of_a_search_is_reported(searched):
+    study, store, curve = searched
     lost = next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)
     with store.run(lost).lock():
         store.run(lost).write_status("failed", error="it <i>rained</i>")
@@ -109,13 +116,9 @@ def test_theory_comes_from_its_files(tiny, tmp_path):
     assert pages.write_html(report, tmp_path).is_file()
 
 
-def test_a_run_whose_status_was_emptied_is_named(tiny, monkeypatch, tmp_path):
+def test_a_run_whose_status_was_emptied_is_named(searched):
     """It is neither new nor waiting: somebody has to repair it."""
-    monkeypatch.setitem(recipes.TUNED, "demo", ("perceptron",))
-    row = next(row for row in tiny.rows if row.label == "AdaGrad")
-    study, store = recipes.Study("mnist", "", "", (row,)), Store(tmp_path / "runs")
-    cases.complete([study], store, cases.InProcess())
-    (curve,) = read_study(study, "demo", StoredRuns(store)).curves
+    study, store, curve = searched
     for spec in (curve.spec, next(spec for spec, _ in curve.search.tried if spec.lr != curve.spec.lr)):
         (store.run(spec).folder / "status.json").write_text("")
         (damaged,) = read_study(study, "demo", StoredRuns(store)).curves

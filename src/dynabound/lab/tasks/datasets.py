@@ -89,12 +89,7 @@ def load(name: str, data_dir: str | Path | None = None) -> Data:
 def data_home(data_dir: str | Path | None = None) -> Path:
     """Where data sets are downloaded to: ``data_dir``, or DYNABOUND_DATA, or the user's cache."""
     chosen = data_dir or os.environ.get("DYNABOUND_DATA")
-    if chosen:
-        return Path(chosen)
-    try:
-        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dynabound"
-    except RuntimeError:
-        raise DataError("HOME is not set and the user is unknown: give --data-dir, or set DYNABOUND_DATA") from None
+    return Path(chosen or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dynabound")
 
 
 def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
