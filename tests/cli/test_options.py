@@ -70,15 +70,15 @@ def test_choices_complete_in_the_shell():
     app = typer.Typer()
 
     @app.command()
-    def command(scale: str = typer.Option("demo", **one_of(("demo", "laptop", "paper"), "Scale."))) -> None: ...
+    def command(engine: str = typer.Option("local", **one_of(("local", "ray"), "Engine."))) -> None: ...
 
     @app.command()
     def other() -> None: ...
 
-    environment = {"_APP_COMPLETE": "complete_bash", "COMP_WORDS": "app command --scale d", "COMP_CWORD": "3"}
+    environment = {"_APP_COMPLETE": "complete_bash", "COMP_WORDS": "app command --engine l", "COMP_CWORD": "3"}
     result = CliRunner().invoke(app, env=environment, prog_name="app")
-    assert result.stdout.split() == ["demo"]
-    assert get_command(app).commands["command"].params[0].metavar == "demo|laptop|paper"
+    assert result.stdout.split() == ["local"]
+    assert get_command(app).commands["command"].params[0].metavar == "local|ray"
 
 
 def test_key_value_is_read_as_python():
