@@ -268,12 +268,12 @@ def _guarantees(demo: Demonstration) -> Figure:
         "regret / right-hand side",
         "share of games, %",
     )
-    colours = (BLACK, GREEN, VERMILION, "#CC79A7", BLUE)
+    colours = (BLUE, GREY, GREEN, "#CC79A7", VERMILION)
     for (name, values), colour in zip(sorted(demo.data["ratios"].items()), colours, strict=True):
         games.plot(values, np.linspace(0, 100, len(values)), color=colour, label=name)
     games.axvline(1, color=GREY, lw=1)
-    games.text(0.985, 3, "1: broken beyond", rotation=90, ha="right", va="bottom", color=TEXT, fontsize=9)
-    games.legend(loc="center right")
+    games.text(0.985, 97, "beyond 1: broken", rotation=90, ha="right", va="top", color=TEXT, fontsize=9)
+    games.legend(loc="center", bbox_to_anchor=(0.66, 0.42))
     return figure
 
 
@@ -289,16 +289,17 @@ def _slow_bounds(demo: Demonstration) -> Figure:
         left.plot(data["t"], values, color=shades[decay], ls=line, label=name)
     t = np.array(data["t"], dtype=float)
     left.plot(t, 0.35 * np.sqrt(t), color=GREY, lw=1, ls="--", label="slope of √T")
-    left.legend(fontsize=9)
+    left.legend(fontsize=8, loc="upper left", ncols=2, columnspacing=1)
+    left.set_ylim(top=4 * max(max(values) for values in data["regret"].values()))
     _axes(right, "Why, for a = 0.25: three periods of the game", "step t", "learning rate · √t", ylim=(0, 1.6))
     part = data["periods"]
     right.fill_between(part["t"], part["lower"], part["upper"], color=GREY, alpha=0.2, lw=0, label="between the bounds")
     for name in ("AdaBound", "AMSBound"):
         right.plot(part["t"], part[name], "o-", ms=4, color=STYLES[name]["color"], label=name)
-    for t, gradient in zip(part["t"], part["gradient"], strict=True):
-        right.text(t, 0.08, f"{gradient:+.2g}".replace("-", "−"), ha="center", fontsize=7,
-                   color=VERMILION if gradient > 0 else TEXT)  # fmt: skip
-    right.text(part["t"][0], 0.18, "gradients:", fontsize=9, color=TEXT)
+    for t, gradient in list(zip(part["t"], part["gradient"], strict=True))[::3]:  # the first and fourth of each period
+        label = "gradient\n+1" if gradient > 0 else f"five of\n−{-gradient:.2f}"
+        right.text(t, 0.3, label, ha="center", color=VERMILION if gradient > 0 else TEXT)
+    right.set_xticks(part["t"][::3])
     right.legend(loc="upper right", ncols=3, fontsize=9)
     return figure
 
