@@ -80,7 +80,7 @@ def _trial(problem: problems.Stream, best: float, method: Method, steps: int) ->
         method,
         measured / float(theorem_4(run)[-1]),
         measured / float(corollary(run)[-1]) if decaying else None,
-        {name: measured / float(right[-1]) for name, right in that_hold(run).items()},
+        {name: measured / max(float(right[-1]), 1e-300) for name, right in that_hold(run).items()},
         float(decreases(run).mean()) if steps > 1 else 0.0,
     )
 
