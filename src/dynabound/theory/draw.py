@@ -300,6 +300,7 @@ def _slow_bounds(demo: Demonstration) -> Figure:
         label = "gradient\n+1" if gradient > 0 else f"five of\n−{-gradient:.2f}"
         right.text(t, 0.3, label, ha="center", color=VERMILION if gradient > 0 else TEXT)
     right.set_xticks(part["t"][::3])
+    right.margins(x=0.09)
     right.legend(loc="upper right", ncols=3, fontsize=9)
     return figure
 
