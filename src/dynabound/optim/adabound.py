@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -20,6 +20,9 @@ from dynabound.optim._dispatch import BackendCall, dispatch
 from dynabound.optim._scalars import CurrentBounds, current_bounds
 from dynabound.optim._state import Lists, LossScaling, is_probe, new_state
 from dynabound.optim._validate import Options, normalize
+
+if TYPE_CHECKING:
+    from dynabound.optim.training import StepInBackward
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
@@ -75,6 +78,7 @@ class AdaBound(Optimizer):
     """
 
     _warned = False
+    _in_backward: StepInBackward | None = None
 
     def __init__(
         self,
@@ -227,7 +231,9 @@ class AdaBound(Optimizer):
             self._warned = _validate.warn_about_schedules(self.param_groups)
         first = eager and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            calls = self._prepare()
+            if self._in_backward is not None:
+                self._in_backward.end_step()
+            calls = self._prepare(self.param_groups)
             if first and is_probe(self.param_groups):
                 return loss
             for backend, arguments in calls:
@@ -239,14 +245,14 @@ class AdaBound(Optimizer):
         """Whether GradScaler leaves the gradients scaled and sets ``grad_scale`` and ``found_inf``, as in torch."""
         return all([group["fused"] for group in self.param_groups])
 
-    def _prepare(self) -> list[BackendCall]:
-        """The backend calls of a step; where that fails, no parameter has got a new state."""
+    def _prepare(self, groups: list[dict[str, Any]]) -> list[BackendCall]:
+        """The backend calls of a step of ``groups``; where that fails, no parameter has got a new state."""
         calls: list[BackendCall] = []
         known = len(self.state)
-        rescan = any([callable(group["bounds"]) for group in self.param_groups])
+        rescan = any([callable(group["bounds"]) for group in groups])
         scaling = LossScaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         try:
-            for group in self.param_groups:
+            for group in groups:
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
                 calls += dispatch(lists, group, rescan, scaling)
