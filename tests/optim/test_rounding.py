@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from dynabound.optim import _rounding
+from dynabound.optim._state import rounding
 
 
 def noise(count, step):
@@ -21,10 +21,10 @@ def noise(count, step):
 def test_the_noise_is_the_specification():
     for count, step in ((1, 1), (1000, 1), (1000, 2**31), (7, 2**40 + 3)):
         expected = noise(count, step).tolist()
-        assert _rounding.noise(torch.empty(count), step).tolist() == expected
-        assert _rounding.noise(torch.empty(count), torch.tensor(step)).tolist() == expected
+        assert rounding.noise(torch.empty(count), step).tolist() == expected
+        assert rounding.noise(torch.empty(count), torch.tensor(step)).tolist() == expected
     images = torch.empty(2, 3, 4, 5).to(memory_format=torch.channels_last)
-    assert _rounding.noise(images, 9).permute(0, 2, 3, 1).flatten().tolist() == noise(120, 9).tolist()
+    assert rounding.noise(images, 9).permute(0, 2, 3, 1).flatten().tolist() == noise(120, 9).tolist()
 
 
 def test_the_noise_is_uniform_over_elements_and_over_steps():
@@ -41,10 +41,10 @@ def test_the_noise_is_uniform_over_elements_and_over_steps():
 
 def test_rounding_is_unbiased_and_keeps_what_is_exact():
     x = torch.tensor([1 + 2**-9, -3 - 2**-8, 1e-40, 2.0, -0.0, float("inf"), float("-inf"), float("nan")])
-    bits = _rounding.noise(torch.empty(200_000), 1) >> 16
-    rounded = torch.stack([_rounding.round_to_bfloat16(value.expand_as(bits), bits).double() for value in x], 1)
+    bits = rounding.noise(torch.empty(50_000), 1) >> 16
+    rounded = torch.stack([rounding.round_to_bfloat16(value.expand_as(bits), bits).double() for value in x], 1)
     torch.testing.assert_close(rounded.bfloat16().double(), rounded, rtol=0, atol=0, equal_nan=True)
     ulp = torch.tensor([2**-7, 2**-6, 2.0**-133])
-    assert ((rounded[:, :3].mean(0) - x[:3].double()).abs() < 4e-3 * ulp).all()
+    assert ((rounded[:, :3].mean(0) - x[:3].double()).abs() < 8e-3 * ulp).all()
     exact = x[3:].double().expand(len(bits), 5)
     torch.testing.assert_close(rounded[:, 3:], exact, rtol=0, atol=0, equal_nan=True)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 
 def mix(x: Any) -> Any:
-    """A bijection of the 32-bit numbers that mixes all bits; of an int, or of a tensor of int64, which it overwrites."""
+    """A bijection of the 32-bit numbers that mixes all bits, of an int or of a tensor of int64, which it overwrites."""
     x ^= x >> 16
     x *= 0x21F0AAAD  # both factors are below 2³¹: the product fits into an int64
     x &= 0xFFFFFFFF
