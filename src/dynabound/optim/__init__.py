@@ -1,4 +1,4 @@
-"""The optimizers. The functional form is ``dynabound.optim.adabound.adabound``."""
+"""The optimizers. The functional form is :func:`dynabound.optim.adabound.adabound`."""
 
 from dynabound.optim._fused import KernelStatus, kernel_status
 from dynabound.optim._scalars import CurrentBounds

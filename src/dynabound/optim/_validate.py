@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from dynabound._checks import check_number, check_numbers
 from dynabound._rule import check
 from dynabound.optim import _fused
 
-_FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
+_FLAGS = ("amsbound", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
 PLAIN = (Tensor, torch.nn.Parameter)
 """The tensor types whose memory can be inspected; subclasses may have none of their own."""
 _STATE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
@@ -25,7 +25,7 @@ class Options(TypedDict, total=False):
     """The keyword-only arguments of :class:`AdaBound`, for its subclasses."""
 
     bounds: bounds.Bounds
-    decoupled_weight_decay: bool
+    decoupled_weight_decay: bool | Literal["fully"]
     maximize: bool
     foreach: bool | None
     fused: bool | None
@@ -57,6 +57,9 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
         name, lower, upper = group["bounds"]
         checked["bounds"] = (name, float(lower), float(upper))
     checked["state_dtype"] = _state_dtype(group["state_dtype"])
+    checked["decoupled_weight_decay"] = group["decoupled_weight_decay"]
+    if checked["decoupled_weight_decay"] != "fully":
+        _flag("decoupled_weight_decay", group["decoupled_weight_decay"], "True, False or 'fully'", bool)
     for name in _FLAGS:
         checked[name] = _flag(name, group[name], "True or False", bool)
     for name in ("foreach", "fused"):
