@@ -54,7 +54,7 @@ def test_sixteen_bit_rounding_is_torchs():
         p = torch.zeros(len(wanted), dtype=dtype)
         state = [-wanted, torch.zeros_like(wanted)]
         step = torch.zeros((), dtype=torch.int64)
-        scalars = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, -float("inf"), float("inf"))
+        scalars = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, -float("inf"), float("inf"), 0.0)
         grad = torch.zeros_like(p)
         _, entries = _fused._kernel.scan([p], [grad], [state[0]], [state[1]], [], [step])
         _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
@@ -73,7 +73,7 @@ def test_invalid_entries_raise():
     _, ams = _fused._kernel.scan(*lists, [torch.ones(3)], [step])
     keys, sparse = _fused._kernel.scan([torch.ones(3).to_sparse()], *lists[1:], [], [step])
     assert keys == [None]
-    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
+    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0, 0.0)
     for entries in (b"", plain[:-1], plain + ams, plain + sparse):
         with pytest.raises(ValueError, match="not all of one kind"):
             _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
@@ -92,7 +92,7 @@ def test_the_kernel_releases_the_gil():
     state = optimizer.state[p]
     lists = [[p], [p.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]]
     _, entries = _fused._kernel.scan(*lists)
-    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
+    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0, 0.0)
     stamps, stop = [], threading.Event()
 
     def count():
