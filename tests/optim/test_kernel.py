@@ -15,7 +15,17 @@ pytestmark = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was n
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, dict(amsbound=True, weight_decay=0.1), dict(state_dtype=torch.bfloat16)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(amsbound=True, weight_decay=0.1),
+        dict(state_dtype=torch.bfloat16),
+        dict(state_dtype=(torch.bfloat16, torch.float32), amsbound=True),
+        dict(state_dtype=torch.bfloat16, rounding="stochastic", amsbound=True, box=(-1, 1)),
+        dict(rounding="stochastic"),
+    ],
+)
 def test_instruction_sets_and_thread_counts_give_the_same_bits(options, dtype, monkeypatch):
     torch.manual_seed(0)
     # 40,000 elements of odd sizes: the boundary between two threads lies inside a tensor.
