@@ -32,6 +32,7 @@ frameworks: .venv-frameworks/.ready
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/formats.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .
