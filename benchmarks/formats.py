@@ -3,7 +3,7 @@
     python benchmarks/formats.py [--elements 50000000] [--threads 2] [--repetitions 15] [--resnet34]
 
 All optimizers make their steps in turn in one process. A time is the shortest of an optimizer's steps; the table has
-its ratio to torch's fused Adam in float32. Bytes are those of parameter, gradient and state, and those that a step moves.
+its ratio to torch's fused Adam in float32. Bytes are those of parameter, gradient and state, and those a step moves.
 """
 
 import argparse
@@ -50,6 +50,7 @@ def count_bytes(optimizer):
 
 
 def main():
+    """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--elements", type=int, default=50_000_000)
     parser.add_argument("--threads", type=int, default=2)
