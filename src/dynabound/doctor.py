@@ -15,7 +15,7 @@ from dynabound._version import __version__
 
 __all__ = ["diagnose", "main"]
 
-_HIDDEN = ("dev", "docs", "frameworks", "integrations", "peers")  # for work on dynabound itself
+_HIDDEN = ("dev", "docs", "frameworks", "gpu", "integrations", "peers")  # for work on dynabound itself
 
 
 def diagnose() -> dict[str, Any]:
