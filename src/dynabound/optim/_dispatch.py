@@ -13,7 +13,7 @@ from torch.autograd.graph import increment_version
 from dynabound._dtensor import is_dtensor, same_placement
 from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim._scalars import read_lr, scalars, to_float64
-from dynabound.optim._state import Lists
+from dynabound.optim._state import UNSCALED, Lists, LossScaling
 from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
@@ -23,13 +23,18 @@ _FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
 BackendCall: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
 
 
-def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[BackendCall]:
+def dispatch(
+    lists: Lists, group: Mapping[str, Any], rescan: bool, scaling: LossScaling = UNSCALED
+) -> list[BackendCall]:
     """The backend calls that perform the step. Every error is raised here, before the first call.
+
+    There are none if a scaled gradient is not finite.
 
     With ``rescan`` the kernel reads the tensors' addresses again in its call: a bound function, which is user code, may
     have replaced their memory.
     """
-    if not lists[0]:
+    grad_scale, found_inf = scaling
+    if not lists[0] or (found_inf is not None and found_inf.item()):
         return []
     sharded: list[Tensor] = []
     lr = read_lr(group)
@@ -52,6 +57,8 @@ def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[Backe
         for some in [[index] for index in part] if separate else [part]:
             chosen = _choose(lists, some)
             s = scalars(group, lr, _count(chosen[5]) if count is None else count + 1, dtype)
+            if grad_scale is not None:
+                s = s._replace(sign=s.sign / grad_scale.item())
             if backend == "fused":
                 calls.append((_fused.update, (None if rescan else _fused.choose(entries, some), chosen, s)))
             else:

@@ -26,8 +26,8 @@ def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
 
 def _update_lists(lists: list[list[Tensor]], grads: list[Tensor], s: Scalars) -> None:
     params, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = lists
-    if s.sign < 0:
-        grads = list(torch._foreach_neg(grads))
+    if s.sign != 1:
+        grads = list(torch._foreach_mul(grads, s.sign))
     if s.l2 != 0:
         grads = list(torch._foreach_add(grads, params, alpha=s.l2))
     boxed = s.low > float("-inf") or s.high < float("inf")

@@ -25,8 +25,8 @@ def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
 
 def _update_one(tensors: list[Tensor], grad: Tensor, s: Scalars) -> None:
     param, exp_avg, exp_avg_sq, *max_exp_avg_sq = tensors
-    if s.sign < 0:
-        grad = -grad
+    if s.sign != 1:
+        grad = grad * s.sign
     if s.l2 != 0:
         grad = grad.add(param, alpha=s.l2)
     boxed = s.low > float("-inf") or s.high < float("inf")

@@ -28,7 +28,7 @@ class Scalars(NamedTuple):
     eps: float
     shrink: Any  # the factor of decoupled weight decay, 1 without
     l2: float
-    sign: float  # −1 to maximize
+    sign: float  # the factor of the gradient: −1 to maximize, divided by the scale of the loss
     low: float  # the box
     high: float
 

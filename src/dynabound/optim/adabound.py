@@ -18,7 +18,7 @@ from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict, _validate
 from dynabound.optim._dispatch import BackendCall, dispatch
 from dynabound.optim._scalars import CurrentBounds, current_bounds
-from dynabound.optim._state import Lists, is_probe, new_state
+from dynabound.optim._state import Lists, LossScaling, is_probe, new_state
 from dynabound.optim._validate import Options, normalize
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
@@ -234,16 +234,22 @@ class AdaBound(Optimizer):
                 backend(*arguments)
         return loss
 
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether GradScaler leaves the gradients scaled and sets ``grad_scale`` and ``found_inf``, as in torch."""
+        return all([group["fused"] for group in self.param_groups])
+
     def _prepare(self) -> list[BackendCall]:
         """The backend calls of a step; where that fails, no parameter has got a new state."""
         calls: list[BackendCall] = []
         known = len(self.state)
         rescan = any([callable(group["bounds"]) for group in self.param_groups])
+        scaling = LossScaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         try:
             for group in self.param_groups:
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
-                calls += dispatch(lists, group, rescan)
+                calls += dispatch(lists, group, rescan, scaling)
         except Exception:
             while len(self.state) > known:
                 self.state.popitem()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -12,6 +12,16 @@ from dynabound._dtensor import full_tensor
 
 Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
 """Parameters, gradients, first, second and largest second moments, step counts; the largest may be an empty list."""
+
+
+class LossScaling(NamedTuple):
+    """What GradScaler tells a fused optimizer: the factor of all gradients, and whether one of them is not finite."""
+
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+
+UNSCALED = LossScaling()
 
 
 def new_state(group: Mapping[str, Any], param: Tensor) -> dict[str, Tensor]:
