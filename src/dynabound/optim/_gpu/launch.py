@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 import math
+import warnings
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -17,10 +17,8 @@ from torch.autograd.graph import increment_version
 
 from dynabound.optim import _fused
 from dynabound.optim._scalars import Scalars, scalars
-from dynabound.optim._state import Lists
+from dynabound.optim._state import Lists, LossScaling
 
-DEVICES = frozenset({"cuda", "xpu"})
-"""torch's names; a GPU of ROCm is "cuda", too."""
 CHUNK = 8192
 """Elements of one program."""
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
@@ -28,48 +26,59 @@ _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "uint16"}
 """Names in ``triton.language``; bfloat16 is converted by its bits."""
 _Found = TypeVar("_Found")
-failure: str | None = None
-"""Why a launch failed in this process; the steps since then use foreach."""
 
 
-def missing() -> str | None:
-    """Why fused=True is impossible on GPUs, and what to do; None if it is possible."""
-    if not _fused.AVAILABLE:
-        return f"it needs the C kernel: {_fused.MISSING}"
-    if find_spec("triton") is None:
-        return "triton is not installed; pip install triton (torch for CUDA, ROCm or XPU on Linux comes with it)"
-    return None
+def computes_scalars(device: torch.device, group: Mapping[str, Any]) -> bool:
+    """Whether :func:`update` can compute the scalars where the step counts are, on the GPU; in float64."""
+    return device.type == "cuda" and not callable(group["bounds"])
 
 
-def update(entries: bytes | None, lists: Lists, group: Mapping[str, Any], s: Scalars | None, dtype: torch.dtype) -> None:
-    """Update every parameter and its state in place, computing in ``dtype``.
+def update(
+    entries: bytes | None,
+    lists: Lists,
+    group: Mapping[str, Any],
+    s: Scalars | None,
+    dtype: torch.dtype,
+    scaling: LossScaling,
+) -> bool:
+    """Update every parameter and its state in place, computing in ``dtype``; False if that fails, and nothing changed.
 
-    Without ``entries`` the tensors are scanned again. Without ``s`` the scalars are computed on the GPU, from step counts
-    that are there.
+    Without ``entries`` the tensors are scanned again. Without ``s`` the scalars are computed on the GPU, from the step
+    counts.
     """
-    kernels = importlib.import_module("dynabound.optim._gpu.kernels")
     params, _, exp_avgs, _, max_exp_avg_sqs, steps = lists
     device, capture = params[0].device, group["capturable"]
-    if entries is None:
-        _, entries = _fused._kernel.scan(*lists, True, capture)
+    entries = entries or _fused._kernel.scan(*lists, True, capture)[1]
+    scales = [None if tensor is None else tensor.to(device) for tensor in scaling]
     p, m = params[0].element_size(), exp_avgs[0].element_size()
-    constants = dict(
-        param=getattr(kernels.tl, _DTYPES[params[0].dtype]),
-        state=getattr(kernels.tl, _DTYPES[exp_avgs[0].dtype]),
-        ams=bool(max_exp_avg_sqs),
-        plain=not (group["maximize"] or group["weight_decay"] or group["box"]),
-        capture=capture,
-    )
-    with torch.accelerator.device_index(device.index):
-        table = _find(entries, lambda: _make_table(entries, [p, m, m, m, p], device), device)
-        rows = _stack(s, dtype, device) if s else _compute(kernels, table.entries, group, dtype)
-        for chunks, align in table.launches:
-            kernels.update_chunk[(len(chunks),)](
-                table.entries, chunks, rows, None, None, **constants, align=align, **_OPTIONS
-            )
+    launched = 0
+    try:
+        kernels = importlib.import_module("dynabound.optim._gpu.kernels")
+        constants = dict(
+            param=getattr(kernels.tl, _DTYPES[params[0].dtype]),
+            state=getattr(kernels.tl, _DTYPES[exp_avgs[0].dtype]),
+            ams=bool(max_exp_avg_sqs),
+            plain=not (group["maximize"] or group["weight_decay"] or group["box"]),
+            capture=capture,
+        )
+        with torch.accelerator.device_index(device.index):
+            table = _find(entries, lambda: _make_table(entries, [p, m, m, m, p], device), device)
+            rows = _stack(s, dtype, device) if s else _compute(kernels, table.entries, group, dtype)
+            for chunks, align in table.launches:
+                kernels.update_chunk[(len(chunks),)](
+                    table.entries, chunks, rows, *scales, **constants, align=align, **_OPTIONS
+                )
+                launched += 1
+    except Exception as error:
+        if launched:
+            raise
+        _fused.gpu_failure = f"the Triton kernel failed ({type(error).__name__}: {error}), and steps use foreach"
+        warnings.warn(f"fused=True: {_fused.gpu_failure}", stacklevel=2)
+        return False
     if not capture:
         torch._foreach_add_(steps, 1)
     increment_version(params)
+    return True
 
 
 # ---- tables on the GPU ----
@@ -126,7 +135,7 @@ def _make_table(entries: bytes, sizes: list[int], device: torch.device) -> _Tabl
     chunks = (-(-rows[:, 5] // CHUNK)).clamp(min=1)  # an empty tensor has a step count, too
     aligned = (rows[:, :5] % 16 == 0).all(1)
     if _share_memory(rows, sizes):
-        parts = torch.arange(len(rows)).split(1)
+        parts = tuple(torch.arange(len(rows))[:, None])
     else:
         parts = (aligned.nonzero()[:, 0], (~aligned).nonzero()[:, 0])
     launches = []
@@ -164,7 +173,9 @@ def _stack(s: Scalars, dtype: torch.dtype, device: torch.device) -> Tensor:
 def _compute(kernels: Any, entries: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
     """A row of scalars for every tensor, from the step counts on the GPU."""
     contents = _numbers(group, dtype)
-    numbers = _find(contents, lambda: _upload(torch.tensor(contents, dtype=torch.float64), entries.device), entries.device)
+    numbers = _find(
+        contents, lambda: _upload(torch.tensor(contents, dtype=torch.float64), entries.device), entries.device
+    )
     lr, bounds, decay = group["lr"], group["bounds"], group["beta1_decay"]
     rows = torch.empty(len(entries), 13, dtype=dtype, device=entries.device)
     kernels.compute_scalars[(-(-len(entries) // 128),)](
