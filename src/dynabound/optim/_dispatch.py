@@ -138,7 +138,7 @@ def _partition(
 
 
 def _kernel_for(param: Tensor, group: Mapping[str, Any]) -> str:
-    return "gpu" if group["fused"] and param.device.type in _fused.GPUS else "fused"
+    return "gpu" if group["fused"] and not _fused.gpu_failure and param.device.type in _fused.GPUS else "fused"
 
 
 def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> tuple[Any, ...]:

@@ -14,8 +14,9 @@ BLOCK = tl.constexpr(1024)
 """Elements that a program holds in registers: 8 per thread, two 128-bit words of float32."""
 ENTRY = tl.constexpr(8)
 """64-bit words of an entry: p, m, v, vmax, g, count, step, (kind, ams)."""
-SCALARS = tl.constexpr(13)
-"""The numbers of an update: those of ``Scalars``, then 1 − β₁ₜ and 1 − β₂, which are rounded after the difference."""
+SCALARS = tl.constexpr(14)
+"""Numbers of a row of scalars: those of ``Scalars`` up to the box; 1 − β₁ₜ and 1 − β₂, which are rounded after the
+difference; and the low 32 bits of the step, as they are."""
 
 
 @triton.jit
@@ -29,31 +30,48 @@ def _load(pointer, mask, real: tl.constexpr):
 
 
 @triton.jit
-def _store(pointer, x, mask):
-    """Store elements, rounded to nearest, ties to even."""
+def _store(pointer, x, mask, noise):
+    """Store elements; bfloat16 rounded by 16 random bits, or without ``noise`` to nearest, ties to even."""
     if pointer.dtype.element_ty == tl.uint16:
         bits = x.to(tl.uint32, bitcast=True)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
-        x = tl.where(x != x, 0x7FC0, rounded)
+        if noise is None:
+            noise = 0x7FFF + ((bits >> 16) & 1)
+        x = tl.where(x != x, 0x7FC0, (bits + noise) >> 16)
     tl.store(pointer, x.to(pointer.dtype.element_ty), mask=mask)
 
 
 @triton.jit
-def _update_block(p_io, m_io, v_io, vmax_io, g_in, mask, s, real: tl.constexpr, ams: tl.constexpr, plain: tl.constexpr):
-    """The operations of ``_kernel.c``, in its order."""
+def _mix(x):
+    """The hash of ``_state/rounding.py``."""
+    x = (x ^ (x >> 16)) * 0x21F0AAAD
+    x = (x ^ (x >> 15)) * 0x735A2D97
+    return x ^ (x >> 15)
+
+
+@triton.jit
+def _update_block(tensors, at, mask, s, seed, types: tl.constexpr, ams: tl.constexpr, plain: tl.constexpr):
+    """The operations of ``_kernel.c``, in its order. Without ``seed`` everything is rounded to nearest."""
+    p_io, m_io, v_io, vmax_io, g_in, first = tensors
     step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high, rest1, rest2 = s
-    x, g = _load(p_io, mask, real), _load(g_in, mask, real)
+    real: tl.constexpr = tl.float64 if types[0] == tl.float64 else tl.float32
+    noise_p, noise_v = None, None
+    if seed is not None:
+        noise = _mix((first + at).to(tl.uint32) ^ seed)
+        noise_v = noise >> 16
+        if types[3]:
+            noise_p = noise & 0xFFFF
+    x, g = _load(p_io + at, mask, real), _load(g_in + at, mask, real)
     if not plain:
         g = sign * g
         g = tl.where(l2 != 0, g + l2 * x, g)
-    m = beta1 * _load(m_io, mask, real) + rest1 * g
-    v = beta2 * _load(v_io, mask, real) + rest2 * (g * g)
-    _store(m_io, m, mask)
-    _store(v_io, v, mask)
+    m = beta1 * _load(m_io + at, mask, real) + rest1 * g
+    v = beta2 * _load(v_io + at, mask, real) + rest2 * (g * g)
+    _store(m_io + at, m, mask, None)
+    _store(v_io + at, v, mask, noise_v)
     if ams:
-        vmax = _load(vmax_io, mask, real)
+        vmax = _load(vmax_io + at, mask, real)
         v = tl.where(v <= vmax, vmax, v)  # a NaN in v wins, as in torch.maximum
-        _store(vmax_io, v, mask)
+        _store(vmax_io + at, v, mask, None)
     if real == tl.float64:
         rate = step_size / (tl.sqrt(v) + eps)
     else:  # an ordinary root and division of float32 are approximate
@@ -66,7 +84,19 @@ def _update_block(p_io, m_io, v_io, vmax_io, g_in, mask, s, real: tl.constexpr, 
         x = shrink * x - rate * m
         x = tl.where(x < low, low, x)
         x = tl.where(x > high, high, x)
-    _store(p_io, x, mask)
+    _store(p_io + at, x, mask, noise_p)
+
+
+@triton.jit
+def _load_scalars(row, grad_scale):
+    """The numbers of an update; the sign of the gradient includes the scale of the loss."""
+    sign = tl.load(row + 8)
+    if grad_scale is not None:
+        sign = sign * tl.div_rn(1.0, tl.load(grad_scale)).to(sign.dtype)
+    step_size, lower, upper, beta1 = tl.load(row), tl.load(row + 1), tl.load(row + 2), tl.load(row + 3)
+    beta2, eps, shrink, l2 = tl.load(row + 4), tl.load(row + 5), tl.load(row + 6), tl.load(row + 7)
+    low, high, rest1, rest2 = tl.load(row + 9), tl.load(row + 10), tl.load(row + 11), tl.load(row + 12)
+    return step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high, rest1, rest2
 
 
 @triton.jit
@@ -76,8 +106,7 @@ def update_chunk(
     scalars,
     grad_scale,
     found_inf,
-    param: tl.constexpr,
-    state: tl.constexpr,
+    types: tl.constexpr,
     ams: tl.constexpr,
     plain: tl.constexpr,
     capture: tl.constexpr,
@@ -85,58 +114,39 @@ def update_chunk(
 ):
     """Update the chunk of a tensor that ``chunks`` names; nothing where ``found_inf`` is not 0.
 
-    ``plain``: sign, L2, decoupled decay and box are neutral, and left out. ``capture``: there is a row of scalars for
-    every tensor, and the step counts are on the GPU.
+    ``types``: of parameter, first and second moment, and whether the parameter is rounded stochastically. ``plain``:
+    sign, L2, decoupled decay and box are neutral, and left out. ``capture``: there is a row of scalars for every
+    tensor, and the step counts are on the GPU.
     """
     if found_inf is not None:
         if tl.load(found_inf) != 0:
             return
-    real: tl.constexpr = tl.float64 if param == tl.float64 else tl.float32
     index = tl.load(chunks + 2 * tl.program_id(0))
     start = tl.load(chunks + 2 * tl.program_id(0) + 1).to(tl.int64) * CHUNK
     row = entries + index * ENTRY
+    size = tl.load(row + 5)
     if capture:
         scalars += index * SCALARS
         if start == 0:
             step = tl.load(row + 6).to(tl.pointer_type(tl.int64))
             tl.store(step, tl.load(step) + 1)
     s = _load_scalars(scalars, grad_scale)
-    p = tl.multiple_of(tl.load(row).to(tl.pointer_type(param)), align) + start
-    m = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(state)), align) + start
-    v = tl.multiple_of(tl.load(row + 2).to(tl.pointer_type(state)), align) + start
-    vmax = tl.multiple_of(tl.load(row + 3).to(tl.pointer_type(state)), align) + start
-    g = tl.multiple_of(tl.load(row + 4).to(tl.pointer_type(param)), align) + start
-    count = tl.minimum(tl.load(row + 5) - start, CHUNK).to(tl.int32)
+    seed = None
+    if types[3] or types[2] == tl.uint16:
+        seed = tl.load((scalars + 13).to(tl.pointer_type(tl.uint32), bitcast=True))
+        seed = _mix(seed ^ _mix(size.to(tl.uint32)))
+    p = tl.multiple_of(tl.load(row).to(tl.pointer_type(types[0])), align) + start
+    m = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(types[1])), align) + start
+    v = tl.multiple_of(tl.load(row + 2).to(tl.pointer_type(types[2])), align) + start
+    vmax = tl.multiple_of(tl.load(row + 3).to(tl.pointer_type(types[2])), align) + start
+    g = tl.multiple_of(tl.load(row + 4).to(tl.pointer_type(types[0])), align) + start
+    count = tl.minimum(size - start, CHUNK).to(tl.int32)
     whole = count // BLOCK * BLOCK  # blocks without a mask are read and written in 128-bit words
     for i in range(0, whole, BLOCK):
-        at = i + tl.arange(0, BLOCK)
-        _update_block(p + at, m + at, v + at, vmax + at, g + at, None, s, real, ams, plain)
+        _update_block((p, m, v, vmax, g, start), i + tl.arange(0, BLOCK), None, s, seed, types, ams, plain)
     if whole < count:
         at = whole + tl.arange(0, BLOCK)
-        _update_block(p + at, m + at, v + at, vmax + at, g + at, at < count, s, real, ams, plain)
-
-
-@triton.jit
-def _load_scalars(row, grad_scale):
-    """The numbers of an update; the sign of the gradient includes the scale of the loss."""
-    sign = tl.load(row + 8)
-    if grad_scale is not None:
-        sign = sign * tl.div_rn(1.0, tl.load(grad_scale)).to(sign.dtype)
-    return (
-        tl.load(row),
-        tl.load(row + 1),
-        tl.load(row + 2),
-        tl.load(row + 3),
-        tl.load(row + 4),
-        tl.load(row + 5),
-        tl.load(row + 6),
-        tl.load(row + 7),
-        sign,
-        tl.load(row + 9),
-        tl.load(row + 10),
-        tl.load(row + 11),
-        tl.load(row + 12),
-    )
+        _update_block((p, m, v, vmax, g, start), at, at < count, s, seed, types, ams, plain)
 
 
 @triton.jit
@@ -197,7 +207,8 @@ def compute_scalars(
     index = tl.program_id(0) * 128 + tl.arange(0, 128)
     mask = index < count
     steps = tl.load(entries + index * ENTRY + 6, mask=mask, other=0).to(tl.pointer_type(tl.int64))
-    t = (tl.load(steps, mask=mask, other=0) + 1).to(tl.float64)
+    step = tl.load(steps, mask=mask, other=0) + 1
+    t = step.to(tl.float64)
     rate = tl.load(lr).to(tl.float64)
     base_lr, final_lr, largest = tl.load(numbers), tl.load(numbers + 1), tl.load(numbers + 6)
     beta1, correction = _first_moment(t, numbers, beta1_decay)
@@ -215,6 +226,7 @@ def compute_scalars(
     tl.store(row + 6, 1 - rate * tl.load(numbers + 10), mask=mask)
     tl.store(row + 11, 1 - beta1, mask=mask)
     tl.store(row + 12, 1 - tl.load(numbers + 11), mask=mask)
+    tl.store((row + 13).to(tl.pointer_type(tl.int32), bitcast=True), step.to(tl.int32), mask=mask)
     for k in tl.static_range(6):  # β₂, ε, L2, sign and box do not change with the step
         column: tl.constexpr = k + 4 if k < 2 else k + 5
         tl.store(row + column, tl.load(numbers + 11 + k), mask=mask)

@@ -46,24 +46,24 @@ def update(
     Without ``entries`` the tensors are scanned again. Without ``s`` the scalars are computed on the GPU, from the step
     counts.
     """
-    params, _, exp_avgs, _, max_exp_avg_sqs, steps = lists
+    params, _, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps = lists
     device, capture = params[0].device, group["capturable"]
     entries = entries or _fused._kernel.scan(*lists, True, capture)[1]
     scales = [None if tensor is None else tensor.to(device) for tensor in scaling]
-    p, m = params[0].element_size(), exp_avgs[0].element_size()
+    types = [params[0].dtype, exp_avgs[0].dtype, exp_avg_sqs[0].dtype]
+    stochastic = group.get("rounding") == "stochastic" and params[0].dtype == torch.bfloat16
     launched = 0
     try:
         kernels = importlib.import_module("dynabound.optim._gpu.kernels")
         constants = dict(
-            param=getattr(kernels.tl, _DTYPES[params[0].dtype]),
-            state=getattr(kernels.tl, _DTYPES[exp_avgs[0].dtype]),
+            types=(*[getattr(kernels.tl, _DTYPES[some]) for some in types], stochastic),
             ams=bool(max_exp_avg_sqs),
             plain=not (group["maximize"] or group["weight_decay"] or group["box"]),
             capture=capture,
         )
         with torch.accelerator.device_index(device.index):
-            table = _find(entries, lambda: _make_table(entries, [p, m, m, m, p], device), device)
-            rows = _stack(s, dtype, device) if s else _compute(kernels, table.entries, group, dtype)
+            table = _find(entries, lambda: _make_table(entries, types, device), device)
+            rows = _stack(s, steps, dtype, device) if s else _compute(kernels, table.entries, group, dtype)
             for chunks, align in table.launches:
                 kernels.update_chunk[(len(chunks),)](
                     table.entries, chunks, rows, *scales, **constants, align=align, **_OPTIONS
@@ -130,7 +130,9 @@ def _find(contents: Any, make: Callable[[], _Found], device: torch.device) -> _F
     return found  # type: ignore[no-any-return]
 
 
-def _make_table(entries: bytes, sizes: list[int], device: torch.device) -> _Table:
+def _make_table(entries: bytes, types: list[torch.dtype], device: torch.device) -> _Table:
+    p, m, v = [dtype.itemsize for dtype in types]
+    sizes = [p, m, v, v, p]  # in the order of an entry
     rows = torch.frombuffer(bytearray(entries), dtype=torch.int64).view(-1, _fused._kernel.ENTRY_SIZE // 8)
     chunks = (-(-rows[:, 5] // CHUNK)).clamp(min=1)  # an empty tensor has a step count, too
     aligned = (rows[:, :5] % 16 == 0).all(1)
@@ -159,15 +161,22 @@ def _share_memory(rows: Tensor, sizes: list[int]) -> bool:
 # ---- scalars on the GPU ----
 
 
-def _stack(s: Scalars, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The scalars as one row, or as a row per tensor where they are vectors."""
-    values = [*s, 1 - s.beta1, 1 - s.beta2]
-    tensors = [value for value in values if isinstance(value, Tensor)]
-    if not tensors:
-        return _upload(torch.tensor([values], dtype=dtype), device)
-    count = max([value.numel() for value in tensors])
-    columns = [value if isinstance(value, Tensor) else torch.full((), value, device=device) for value in values]
-    return torch.stack([column.to(device, dtype).expand(count) for column in columns], dim=1)
+def _stack(s: Scalars, steps: list[Tensor], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The scalars as one row; with step counts on the GPU, as a row per tensor."""
+    values = [*s[:11], 1 - s.beta1, 1 - s.beta2, 0.0]
+    if steps[0].device.type == "cpu" and not any([isinstance(value, Tensor) for value in values]):
+        rows = torch.tensor([values], dtype=dtype)
+    else:
+        columns = [
+            torch.as_tensor(value, dtype=dtype)
+            if isinstance(value, Tensor)
+            else torch.full((), value, dtype=dtype, device=device)
+            for value in values
+        ]
+        rows = torch.stack([column.to(device, dtype).expand(len(steps)) for column in columns], dim=1)
+    if dtype == torch.float32:
+        rows.view(torch.int32)[:, -1] = torch.stack(steps[: len(rows)]) + 1
+    return _upload(rows, device) if rows.is_cpu else rows
 
 
 def _compute(kernels: Any, entries: Tensor, group: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
@@ -177,7 +186,7 @@ def _compute(kernels: Any, entries: Tensor, group: Mapping[str, Any], dtype: tor
         contents, lambda: _upload(torch.tensor(contents, dtype=torch.float64), entries.device), entries.device
     )
     lr, bounds, decay = group["lr"], group["bounds"], group["beta1_decay"]
-    rows = torch.empty(len(entries), 13, dtype=dtype, device=entries.device)
+    rows = torch.empty(len(entries), 14, dtype=dtype, device=entries.device)
     kernels.compute_scalars[(-(-len(entries) // 128),)](
         entries,
         len(entries),
