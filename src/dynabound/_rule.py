@@ -55,6 +55,7 @@ DEFAULTS: dict[str, Any] = {
     "beta1_decay": 1.0,
     "box": None,
     "state_dtype": None,
+    "rounding": "nearest",
 }
 """The hyper-parameters under torch's names. Optax and Keras have the same defaults for those that they share."""
 

@@ -77,8 +77,10 @@ INVALID = [
     *[("bounds", value, TypeError) for value in (None, 3)],
     *[("beta1_decay", value, ValueError) for value in (0.0, 1.5, -1.0, math.nan)],
     *[("beta1_decay", value, TypeError) for value in ("geometric", None, True)],
-    *[("state_dtype", value, ValueError) for value in (torch.int32, torch.complex64, "float31")],
-    ("state_dtype", 32, TypeError),
+    *[("state_dtype", value, ValueError) for value in (torch.int32, torch.complex64, "float31", torch.float16)],
+    *[("state_dtype", value, ValueError) for value in ((torch.bfloat16,), (torch.bfloat16, torch.int8))],
+    *[("state_dtype", value, TypeError) for value in (32, (torch.bfloat16, None))],
+    *[("rounding", value, ValueError) for value in (None, "up", torch.bfloat16)],
     *[
         (name, value, TypeError)
         for name in (

@@ -39,7 +39,10 @@ options = st.fixed_dictionaries(
         box=st.sampled_from([None, None, (-0.5, 0.5)]),
         lr=st.sampled_from([1e-3, 0.1]),
         gamma=st.sampled_from([1e-3, 0.5]),
-        state_dtype=st.sampled_from([None, None, torch.float32, torch.float64, torch.bfloat16]),
+        state_dtype=st.sampled_from(
+            [None, None, torch.float32, torch.float64, torch.bfloat16, (torch.bfloat16, torch.float32)]
+        ),
+        rounding=st.sampled_from(["nearest", "stochastic"]),
     )
 )
 dtypes = st.sampled_from([*TOLERANCES, torch.complex64, torch.complex128])

@@ -142,13 +142,20 @@ def _kernel_for(param: Tensor, group: Mapping[str, Any]) -> str:
 
 
 def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> tuple[Any, ...]:
-    param, exp_avg, step = lists[0][index], lists[2][index], lists[5][index]
+    param, exp_avg, exp_avg_sq, step = lists[0][index], lists[2][index], lists[3][index], lists[5][index]
     check_tensors(group, *[tensors[index] for tensors in lists[:5] if tensors])
     foreach = group["foreach"] or (not _wants_loop(group) and _prefers_foreach(param))
     count = None if capture else int(step.item())
     # A captured step count cannot be read: the loop then updates one parameter per call, foreach takes a vector.
     separate = index if capture and not foreach else None
-    return "foreach" if foreach else "loop", count, separate, param.dtype, exp_avg.dtype, param.device, type(param)
+    return (
+        "foreach" if foreach else "loop",
+        count,
+        separate,
+        (param.dtype, exp_avg.dtype, exp_avg_sq.dtype),
+        param.device,
+        type(param),
+    )
 
 
 def _lose_updates(part: Sequence[int], params: list[Tensor], dtype: torch.dtype) -> bool:
@@ -172,7 +179,8 @@ def _prefers_foreach(param: Tensor) -> bool:
 
 
 def _compute_dtype(lists: Lists, index: int) -> torch.dtype:
-    return torch.promote_types(torch.promote_types(lists[0][index].dtype, lists[2][index].dtype), torch.float32)
+    dtype = torch.promote_types(lists[2][index].dtype, lists[3][index].dtype)
+    return torch.promote_types(torch.promote_types(lists[0][index].dtype, dtype), torch.float32)
 
 
 def _choose(lists: Lists, indices: Sequence[int]) -> Lists:

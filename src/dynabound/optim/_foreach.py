@@ -9,6 +9,7 @@ from torch import Tensor
 
 from dynabound.optim._scalars import Scalars
 from dynabound.optim._state import Lists
+from dynabound.optim._state.rounding import write_back
 
 
 def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
@@ -17,10 +18,9 @@ def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
     stored = [params, *moments]
     working = [[tensor.to(dtype) for tensor in tensors] for tensors in stored]
     _update_lists(working, [grad.to(dtype) for grad in grads], s)
-    for tensors, results in zip(stored, working, strict=True):
-        for tensor, result in zip(tensors, results, strict=True):
-            if result is not tensor:
-                tensor.copy_(result)  # one by one: DTensor has no rule for _foreach_copy_
+    for i, step in enumerate(steps):  # one by one: DTensor has no rule for _foreach_copy_
+        one, results = [[tensors[i] for tensors in some if tensors] for some in (stored, working)]
+        write_back(one, results, step, s.stochastic > 0)
     torch._foreach_add_(steps, 1)
 
 

@@ -44,7 +44,7 @@ LEVEL = len(LEVELS) - 1
 """The instruction set in use."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""Supported dtypes, real or complex. The state has the same dtype, or float32 for the 16-bit ones.
+"""Supported dtypes of parameters, real or complex. ``_kernel.c`` lists the formats of state with each.
 
 The kernel supports plain CPU tensors where parameter, gradient and state have one dense memory order. Its ``scan``
 gives (kind, step count) of each parameter, None for those that are not supported, and the kernel's entries.

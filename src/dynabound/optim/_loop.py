@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dynabound.optim._scalars import Scalars
 from dynabound.optim._state import Lists
+from dynabound.optim._state.rounding import write_back
 
 
 def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
@@ -17,9 +18,7 @@ def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
         # Autograd saves its inputs, and the next step would overwrite them: with differentiable=True they are copies.
         working = [tensor.to(dtype, copy=torch.is_grad_enabled()) for tensor in stored]
         _update_one(working, grads[i].to(dtype), s)
-        for tensor, result in zip(stored, working, strict=True):
-            if result is not tensor:
-                tensor.copy_(result)
+        write_back(stored, working, steps[i], s.stochastic > 0)
         steps[i].add_(1)
 
 

@@ -1,4 +1,4 @@
-"""From a param group and a step to the eleven numbers that a backend needs."""
+"""From a param group and a step to the numbers that a backend needs."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Scalars(NamedTuple):
     sign: float  # the factor of the gradient: −1 to maximize, divided by the scale of the loss
     low: float  # the box
     high: float
+    stochastic: float = 0.0  # 1 to round bfloat16 parameters stochastically
 
 
 class CurrentBounds(NamedTuple):
@@ -99,6 +100,7 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
         sign=-1.0 if group["maximize"] else 1.0,
         low=low if low >= -limits.max else -math.inf,
         high=high if high <= limits.max else math.inf,
+        stochastic=float(group["rounding"] == "stochastic"),
     )
     return Scalars._make([value.to(dtype) if isinstance(value, Tensor) else value for value in values])
 

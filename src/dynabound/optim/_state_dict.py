@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dynabound._dtensor import is_dtensor, shard_like
-from dynabound.optim._state import state_dtype, step_device
+from dynabound.optim._state import state_dtypes, step_device
 from dynabound.optim._validate import normalize
 
 # The loading optimizer chooses the backend: the checkpoint may come from another machine.
@@ -149,8 +149,10 @@ def _restore_entry(entry: dict[str, Any], param: Tensor, group: dict[str, Any]) 
     torch's load_state_dict would round the moments to the parameter's dtype, share its tensors with the checkpoint,
     and turn the step into a float32, which stops counting at 2**24.
     """
-    dtype, restored = state_dtype(group, param), {"step": entry["step"].to(step_device(group, param), copy=True)}
+    first, second = state_dtypes(group, param)
+    restored = {"step": entry["step"].to(step_device(group, param), copy=True)}
     for name in sorted(_MOMENTS & entry.keys()):
+        dtype = first if name == "exp_avg" else second
         moment = shard_like(entry[name].to(param.device, dtype, copy=True), param)
         if type(moment) is Tensor and moment.stride() != param.stride():
             moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel needs

@@ -18,7 +18,7 @@ from dynabound.optim import _fused
 _FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
 PLAIN = (Tensor, torch.nn.Parameter)
 """The tensor types whose memory can be inspected; subclasses may have none of their own."""
-_STATE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
+_STATE_DTYPES = {"bfloat16", "float32", "float64"}
 
 
 class Options(TypedDict, total=False):
@@ -35,7 +35,8 @@ class Options(TypedDict, total=False):
     sqrt_decay: bool
     beta1_decay: float | str
     box: tuple[float, float] | None
-    state_dtype: torch.dtype | None
+    state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None
+    rounding: str
 
 
 def normalize(group: dict[str, Any]) -> dict[str, Any]:
@@ -57,6 +58,9 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
         name, lower, upper = group["bounds"]
         checked["bounds"] = (name, float(lower), float(upper))
     checked["state_dtype"] = _state_dtype(group["state_dtype"])
+    if group["rounding"] not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding={group['rounding']!r}: must be 'nearest' or 'stochastic'")
+    checked["rounding"] = group["rounding"]
     for name in _FLAGS:
         checked[name] = _flag(name, group[name], "True or False", bool)
     for name in ("foreach", "fused"):
@@ -201,6 +205,11 @@ def _check_backends(group: dict[str, Any]) -> None:
         for other in ("foreach", "differentiable"):
             if group[other]:
                 raise ValueError(f"fused=True, {other}=True: the kernel does not support {other}; set one of them")
+    if group["differentiable"] and (group["rounding"] == "stochastic" or "bfloat16" in str(group["state_dtype"])):
+        raise ValueError(
+            f"differentiable=True, rounding={group['rounding']!r}, state_dtype={group['state_dtype']!r}: "
+            "rounding has no derivative; leave rounding='nearest' and state_dtype=None"
+        )
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")
 
@@ -223,13 +232,20 @@ def _flag(name: str, value: Any, allowed: str, *types: type) -> Any:
     return value
 
 
-def _state_dtype(value: Any) -> str | None:
-    name = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
-    message = f"state_dtype={value!r}: must be None, or a torch dtype among {', '.join(sorted(_STATE_DTYPES))}"
-    if name is None:
+def _state_dtype(value: Any) -> str | tuple[str, str] | None:
+    """A name, or one for each of the moments."""
+    if value is None:
         return None
-    if not isinstance(name, str):
+    pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    names = [str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype for dtype in pair]
+    message = (
+        f"state_dtype={value!r}: must be None, or a torch dtype among {', '.join(sorted(_STATE_DTYPES))}, or a pair of "
+        "them, for the first and for the second moments"
+    )
+    if not all([isinstance(name, str) for name in names]):
         raise TypeError(message)
-    if name not in _STATE_DTYPES:
+    if "float16" in names:
+        message += "; float16 cannot hold a second moment below 6e-8, use bfloat16"
+    if len(names) != 2 or not _STATE_DTYPES.issuperset(names):
         raise ValueError(message)
-    return name
+    return (names[0], names[1]) if names[0] != names[1] else names[0]

@@ -60,7 +60,10 @@ class AdaBound(Optimizer):
         sqrt_decay: divide the clipped learning rate by √t.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         box: (low, high), to project every parameter onto [low, high].
-        state_dtype: dtype of the moments. None: the parameter's, and float32 for bfloat16 and float16 parameters.
+        state_dtype: dtype of the moments, or a pair for the first and the second. None: the parameter's, and float32
+            for bfloat16 and float16 parameters. Second moments in bfloat16 are rounded stochastically.
+        rounding: of bfloat16 parameters: "nearest", or "stochastic", which lets them learn from updates that are too
+            small for "nearest".
 
     Example:
         >>> import torch
@@ -98,7 +101,8 @@ class AdaBound(Optimizer):
         sqrt_decay: bool = False,
         beta1_decay: float | str = 1.0,
         box: tuple[float, float] | None = None,
-        state_dtype: torch.dtype | None = None,
+        state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None = None,
+        rounding: str = "nearest",
     ) -> None:
         arguments = locals()
         super().__init__(params, normalize({name: arguments[name] for name in DEFAULTS}))

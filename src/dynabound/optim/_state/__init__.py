@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -26,20 +26,23 @@ UNSCALED = LossScaling()
 
 def new_state(group: Mapping[str, Any], param: Tensor) -> dict[str, Tensor]:
     """The state before the first step: a step count and moments of 0."""
-    dtype = state_dtype(group, param)
+    first, second = state_dtypes(group, param)
     return {
         "step": torch.zeros((), dtype=torch.int64, device=step_device(group, param)),
-        "exp_avg": torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format),
-        "exp_avg_sq": torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format),
+        "exp_avg": torch.zeros_like(param, dtype=first, memory_format=torch.preserve_format),
+        "exp_avg_sq": torch.zeros_like(param, dtype=second, memory_format=torch.preserve_format),
     }
 
 
-def state_dtype(group: Mapping[str, Any], param: Tensor) -> torch.dtype:
-    """The dtype of the moments: at least float32, because a small second moment stalls in fewer bits."""
-    name = group["state_dtype"]
-    real = param.dtype.to_real()
-    dtype = getattr(torch, name) if name else torch.promote_types(real, torch.float32)
-    return cast(torch.dtype, dtype.to_complex() if param.is_complex() else dtype)
+def state_dtypes(group: Mapping[str, Any], param: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """The dtypes of the first and the second moments: the parameter's and at least float32, if nothing was chosen."""
+    chosen = group["state_dtype"]
+    pair = (chosen, chosen) if isinstance(chosen, str) else chosen
+    if pair is None:
+        dtype = torch.promote_types(param.dtype, torch.float32)
+        return dtype, dtype
+    first, second = [getattr(torch, name) for name in pair]
+    return (first.to_complex(), second.to_complex()) if param.is_complex() else (first, second)
 
 
 def step_device(group: Mapping[str, Any], param: Tensor) -> torch.device:

@@ -1,4 +1,4 @@
-"""Stochastic rounding to bfloat16: the same noise in every backend, without a generator and without state.
+"""Stochastic rounding of results to bfloat16: the same noise in every backend, without a generator and without state.
 
 The noise of an element is a hash of the step that is made (counted from 1), of the tensor's number of elements, and of
 the element's index in memory order, all modulo 2³²::
@@ -15,6 +15,7 @@ and of the same parameter in several processes. Tensors of equal size share thei
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,3 +51,20 @@ def round_to_bfloat16(x: Tensor, bits: Tensor) -> Tensor:
     x = x.float()
     rounded = ((x.view(torch.int32) + bits.to(torch.int32)) & -0x10000).view(torch.float32)
     return torch.where(x == x, rounded, x)
+
+
+def write_back(stored: Sequence[Tensor], results: Sequence[Tensor], step: Tensor, stochastic: bool) -> None:
+    """Copy what was computed to a parameter, its moments and its largest second moment, after ``step`` steps.
+
+    A second moment in bfloat16 is rounded stochastically: to nearest, 0.999·v would be v. The largest is rounded to
+    nearest, because noise in a maximum only ever raises it; so are, unless ``stochastic``, parameters.
+    """
+    shifts = {index: shift for index, shift in ((0, 0), (2, 16)) if stored[index].dtype is torch.bfloat16}
+    if not stochastic:
+        shifts.pop(0, None)
+    bits = noise(stored[0], step + 1) if shifts else step
+    for index, (tensor, result) in enumerate(zip(stored, results, strict=True)):
+        if index in shifts:
+            tensor.copy_(round_to_bfloat16(result, (bits >> shifts[index]) & 0xFFFF))
+        elif result is not tensor:
+            tensor.copy_(result)
