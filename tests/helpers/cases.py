@@ -17,6 +17,7 @@ VARIANTS = {
     "l2": dict(weight_decay=0.05),
     "amsbound-l2": dict(amsbound=True, weight_decay=0.05),
     "decoupled": dict(weight_decay=0.05, decoupled_weight_decay=True, lr=0.02),
+    "fully-decoupled": dict(weight_decay=0.01, decoupled_weight_decay="fully", lr=0.02),
     "maximize": dict(maximize=True, weight_decay=0.01),
     "paper": PAPER,
     "paper-amsbound": dict(**PAPER, amsbound=True),

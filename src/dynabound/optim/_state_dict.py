@@ -105,10 +105,11 @@ def _initial_lr(saved: dict[str, Any], otherwise: float) -> float:
 
 
 def _from_pytorch_optimizer(saved: dict[str, Any]) -> dict[str, Any]:
-    for name in ("fixed_decay", "adam_debias"):
-        if saved.get(name):
-            raise ValueError(f"the checkpoint uses pytorch_optimizer's {name}=True, which AdaBound does not have")
-    return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": saved["weight_decouple"]}
+    if saved.get("adam_debias"):
+        raise ValueError("the checkpoint uses pytorch_optimizer's adam_debias=True, which AdaBound does not have")
+    fully = saved["weight_decouple"] and saved.get("fixed_decay")  # without the first, the second does nothing
+    decoupled = "fully" if fully else saved["weight_decouple"]
+    return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": decoupled}
 
 
 def restore(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from dynabound._checks import check_number, check_numbers
 from dynabound._rule import check
 from dynabound.optim import _fused
 
-_FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
+_FLAGS = ("amsbound", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
 PLAIN = (Tensor, torch.nn.Parameter)
 """The tensor types whose memory can be inspected; subclasses may have none of their own."""
 _STATE_DTYPES = {"bfloat16", "float32", "float64"}
@@ -25,7 +25,7 @@ class Options(TypedDict, total=False):
     """The keyword-only arguments of :class:`AdaBound`, for its subclasses."""
 
     bounds: bounds.Bounds
-    decoupled_weight_decay: bool
+    decoupled_weight_decay: bool | Literal["fully"]
     maximize: bool
     foreach: bool | None
     fused: bool | None
@@ -61,6 +61,9 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
     if group["rounding"] not in ("nearest", "stochastic"):
         raise ValueError(f"rounding={group['rounding']!r}: must be 'nearest' or 'stochastic'")
     checked["rounding"] = group["rounding"]
+    checked["decoupled_weight_decay"] = group["decoupled_weight_decay"]
+    if checked["decoupled_weight_decay"] != "fully":
+        _flag("decoupled_weight_decay", group["decoupled_weight_decay"], "True, False or 'fully'", bool)
     for name in _FLAGS:
         checked[name] = _flag(name, group[name], "True or False", bool)
     for name in ("foreach", "fused"):

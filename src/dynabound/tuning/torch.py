@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Literal, TypedDict, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ class SuggestOptions(TypedDict, total=False):
     eps: float
     weight_decay: float
     amsbound: bool
-    decoupled_weight_decay: bool
+    decoupled_weight_decay: bool | Literal["fully"]
 
 
 class SuggestArguments(SuggestOptions, total=False):
