@@ -37,10 +37,10 @@ def assert_same_bits(ours, optimizer, theirs, other):
             assert torch.equal(value, other.state[q][name]), name
 
 
-def check(start, steps, **options):
+def check(start, steps, capturable=False, **options):
     """The same parameters, trained by the Triton kernel and by the C kernel."""
     ours, theirs = ([nn.Parameter(p.clone(memory_format=torch.preserve_format)) for p in start] for _ in range(2))
-    optimizer, other = AdaBound(ours, **options, fused=True), AdaBound(theirs, **options)
+    optimizer, other = AdaBound(ours, **options, fused=True, capturable=capturable), AdaBound(theirs, **options)
     for grads in gradients(start, steps):
         step(optimizer, ours, grads)
         step(other, theirs, grads)
@@ -63,6 +63,24 @@ def test_every_variant_and_dtype(variant, dtype):
         assert torch.equal(*params)
         np.testing.assert_allclose(params[0].detach().double().numpy(), reference.x, **TOLERANCES[dtype])
     assert_same_bits(params[:1], optimizers[0], params[1:], optimizers[1])
+
+
+FORMATS = {
+    "bfloat16 state": (torch.float32, dict(state_dtype=torch.bfloat16)),
+    "bfloat16 first moment": (torch.float32, dict(state_dtype=(torch.bfloat16, torch.float32))),
+    "bfloat16 all": (torch.bfloat16, dict(state_dtype=torch.bfloat16)),
+    "stochastic": (torch.bfloat16, dict(rounding="stochastic", weight_decay=0.1, decoupled_weight_decay=True)),
+    "stochastic all": (torch.bfloat16, dict(rounding="stochastic", state_dtype=torch.bfloat16)),
+}
+
+
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("amsbound", [False, True])
+@pytest.mark.parametrize(("dtype", "options"), FORMATS.values(), ids=FORMATS)
+def test_every_format(dtype, options, amsbound, capturable):
+    """Also the noise of stochastic rounding, of step counts on the CPU and on the GPU, in every chunk of a tensor."""
+    start = [torch.linspace(-1, 1, n).to(dtype) for n in (9300, 1100, 1)]
+    check(start, 5, capturable, **options, amsbound=amsbound)
 
 
 SHAPES = {

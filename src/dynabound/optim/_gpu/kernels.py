@@ -216,14 +216,15 @@ def compute_scalars(
     if debias:
         step_size = rate * tl.sqrt(-_expm1(t * tl.load(numbers + 5))) / correction
     lower, upper = _bounds(t, numbers, bounds)
-    final_lr *= tl.where(base_lr > 0, rate / base_lr, tl.where(rate > 0, 1.0, 0.0))
+    factor = tl.where(base_lr > 0, rate / base_lr, tl.where(rate > 0, 1.0, 0.0))
+    final_lr *= factor
     root = tl.sqrt(t) if sqrt_decay else t * 0 + 1
     row = scalars + index * SCALARS
     tl.store(row, tl.minimum(step_size / root, largest), mask=mask)
     tl.store(row + 1, tl.minimum(lower * final_lr / root, largest), mask=mask)
     tl.store(row + 2, tl.minimum(tl.minimum(upper, largest) * final_lr / root, largest), mask=mask)
     tl.store(row + 3, beta1, mask=mask)
-    tl.store(row + 6, 1 - rate * tl.load(numbers + 10), mask=mask)
+    tl.store(row + 6, 1 - rate * tl.load(numbers + 10) - factor * tl.load(numbers + 17), mask=mask)
     tl.store(row + 11, 1 - beta1, mask=mask)
     tl.store(row + 12, 1 - tl.load(numbers + 11), mask=mask)
     tl.store((row + 13).to(tl.pointer_type(tl.int32), bitcast=True), step.to(tl.int32), mask=mask)

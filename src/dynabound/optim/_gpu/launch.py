@@ -51,7 +51,7 @@ def update(
     entries = entries or _fused._kernel.scan(*lists, True, capture)[1]
     scales = [None if tensor is None else tensor.to(device) for tensor in scaling]
     types = [params[0].dtype, exp_avgs[0].dtype, exp_avg_sqs[0].dtype]
-    stochastic = group.get("rounding") == "stochastic" and params[0].dtype == torch.bfloat16
+    stochastic = group["rounding"] == "stochastic" and params[0].dtype == torch.bfloat16
     launched = 0
     try:
         kernels = importlib.import_module("dynabound.optim._gpu.kernels")
@@ -207,6 +207,7 @@ def _numbers(group: Mapping[str, Any], dtype: torch.dtype) -> tuple[float, ...]:
     decay, bounds, (beta1, beta2) = group["beta1_decay"], group["bounds"], group["betas"]
     lr = group["base_lr"] if isinstance(group["lr"], Tensor) else group["lr"]
     s = scalars(group, lr, 1, dtype)  # for what does not change from step to step
+    decay_by = group["decoupled_weight_decay"]
     return (
         group["base_lr"],
         group["final_lr"],
@@ -216,7 +217,8 @@ def _numbers(group: Mapping[str, Any], dtype: torch.dtype) -> tuple[float, ...]:
         torch.finfo(dtype).max,
         0.0 if isinstance(decay, str) else math.log(decay),
         *((0.0, 0.0) if isinstance(bounds, str) else bounds[1:]),
-        group["weight_decay"] if group["decoupled_weight_decay"] else 0.0,
+        group["weight_decay"] if decay_by is True else 0.0,
         *(s.beta2, s.eps, s.l2, s.sign, s.low, s.high),
+        group["weight_decay"] if decay_by == "fully" else 0.0,
         lr,
     )
