@@ -56,7 +56,7 @@ def _update_block(tensors, at, mask, s, seed, types: tl.constexpr, ams: tl.const
     real: tl.constexpr = tl.float64 if types[0] == tl.float64 else tl.float32
     noise_p, noise_v = None, None
     if seed is not None:
-        noise = _mix((first + at).to(tl.uint32) ^ seed)
+        noise = _mix((first.to(tl.uint32) + at.to(tl.uint32)) ^ seed)
         noise_v = noise >> 16
         if types[3]:
             noise_p = noise & 0xFFFF
@@ -229,5 +229,4 @@ def compute_scalars(
     tl.store(row + 12, 1 - tl.load(numbers + 11), mask=mask)
     tl.store((row + 13).to(tl.pointer_type(tl.int32), bitcast=True), step.to(tl.int32), mask=mask)
     for k in tl.static_range(6):  # β₂, ε, L2, sign and box do not change with the step
-        column: tl.constexpr = k + 4 if k < 2 else k + 5
-        tl.store(row + column, tl.load(numbers + 11 + k), mask=mask)
+        tl.store(row + (k + 4 if k < 2 else k + 5), tl.load(numbers + 11 + k), mask=mask)
