@@ -58,12 +58,12 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
         name, lower, upper = group["bounds"]
         checked["bounds"] = (name, float(lower), float(upper))
     checked["state_dtype"] = _state_dtype(group["state_dtype"])
-    if group["rounding"] not in ("nearest", "stochastic"):
-        raise ValueError(f"rounding={group['rounding']!r}: must be 'nearest' or 'stochastic'")
-    checked["rounding"] = group["rounding"]
     checked["decoupled_weight_decay"] = group["decoupled_weight_decay"]
     if checked["decoupled_weight_decay"] != "fully":
         _flag("decoupled_weight_decay", group["decoupled_weight_decay"], "True, False or 'fully'", bool)
+    if group["rounding"] not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding={group['rounding']!r}: must be 'nearest' or 'stochastic'")
+    checked["rounding"] = group["rounding"]
     for name in _FLAGS:
         checked[name] = _flag(name, group[name], "True or False", bool)
     for name in ("foreach", "fused"):

@@ -352,6 +352,7 @@ def adabound(  # noqa: D417 - the others are AdaBound's
     sqrt_decay: bool = False,
     beta1_decay: float | str = 1.0,
     box: tuple[float, float] | None = None,
+    rounding: str = "nearest",
 ) -> None:
     """One AdaBound step on lists of tensors, in place: :meth:`AdaBound.step` as a function.
 

@@ -14,6 +14,8 @@ BLOCK = tl.constexpr(1024)
 """Elements that a program holds in registers: 8 per thread, two 128-bit words of float32."""
 ENTRY = tl.constexpr(8)
 """64-bit words of an entry: p, m, v, vmax, g, count, step, (kind, ams)."""
+RELEASED = tl.constexpr(2)
+"""The value of ``ams`` where there is no second moment any more, and the learning rate is the lower bound."""
 SCALARS = tl.constexpr(14)
 """Numbers of a row of scalars: those of ``Scalars`` up to the box; 1 − β₁ₜ and 1 − β₂, which are rounded after the
 difference; and the low 32 bits of the step, as they are."""
@@ -65,19 +67,22 @@ def _update_block(tensors, at, mask, s, seed, types: tl.constexpr, ams: tl.const
         g = sign * g
         g = tl.where(l2 != 0, g + l2 * x, g)
     m = beta1 * _load(m_io + at, mask, real) + rest1 * g
-    v = beta2 * _load(v_io + at, mask, real) + rest2 * (g * g)
     _store(m_io + at, m, mask, None)
-    _store(v_io + at, v, mask, noise_v)
-    if ams:
-        vmax = _load(vmax_io + at, mask, real)
-        v = tl.where(v <= vmax, vmax, v)  # a NaN in v wins, as in torch.maximum
-        _store(vmax_io + at, v, mask, None)
-    if real == tl.float64:
-        rate = step_size / (tl.sqrt(v) + eps)
-    else:  # an ordinary root and division of float32 are approximate
-        rate = tl.div_rn(step_size, tl.sqrt_rn(v) + eps)
-    rate = tl.where(rate < lower, lower, rate)  # both comparisons let a NaN through
-    rate = tl.where(rate > upper, upper, rate)
+    if ams == RELEASED:
+        rate = lower
+    else:
+        v = beta2 * _load(v_io + at, mask, real) + rest2 * (g * g)
+        _store(v_io + at, v, mask, noise_v)
+        if ams:
+            vmax = _load(vmax_io + at, mask, real)
+            v = tl.where(v <= vmax, vmax, v)  # a NaN in v wins, as in torch.maximum
+            _store(vmax_io + at, v, mask, None)
+        if real == tl.float64:
+            rate = step_size / (tl.sqrt(v) + eps)
+        else:  # an ordinary root and division of float32 are approximate
+            rate = tl.div_rn(step_size, tl.sqrt_rn(v) + eps)
+        rate = tl.where(rate < lower, lower, rate)  # both comparisons let a NaN through
+        rate = tl.where(rate > upper, upper, rate)
     if plain:
         x = x - rate * m
     else:
