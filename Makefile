@@ -43,6 +43,7 @@ gpu: .venv-gpu/.ready
 
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/formats.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was n
         dict(state_dtype=(torch.bfloat16, torch.float32), amsbound=True),
         dict(state_dtype=torch.bfloat16, rounding="stochastic", amsbound=True, box=(-1, 1)),
         dict(rounding="stochastic"),
+        dict(release=0, bounds="linear", gamma=0.5, amsbound=True, maximize=True),
     ],
 )
 def test_instruction_sets_and_thread_counts_give_the_same_bits(options, dtype, monkeypatch):

@@ -40,6 +40,7 @@ from torch import Tensor, optim
 
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import read_lr, scalars
+from dynabound.optim._state.release import close_bounds
 
 
 class Rates(NamedTuple):
@@ -67,6 +68,9 @@ def _over_root(step_size: float, square: Tensor, scale: float, eps: float) -> Te
 
 
 def _adabound(group: Mapping[str, Any], state: Mapping[str, Any], param: Tensor) -> Rates:
+    if "exp_avg_sq" not in state:  # released
+        s = close_bounds(scalars(group, float(read_lr(group)), int(state["step"]), _wide(param)))
+        return Rates(torch.full_like(param, s.lower, dtype=_wide(param)), (s.lower, s.upper))
     square = state["max_exp_avg_sq" if group["amsbound"] else "exp_avg_sq"]
     dtype = torch.promote_types(_wide(param), square.dtype)
     s = scalars(group, float(read_lr(group)), int(state["step"]), dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
@@ -15,6 +16,7 @@ from dynabound.optim import _foreach, _fused, _loop
 from dynabound.optim._gpu import launch
 from dynabound.optim._scalars import Scalars, read_lr, scalars, to_float64
 from dynabound.optim._state import UNSCALED, Lists, LossScaling
+from dynabound.optim._state.release import close_bounds
 from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
@@ -84,14 +86,17 @@ def _make_call(
 ) -> BackendCall:
     if backend == "gpu" and count is None and launch.computes_scalars(lists[0][0].device, group):
         return _update_on_gpu, (entries, lists, group, None, dtype, scaling)
+    released = lists[3][0] is None
     s = scalars(group, lr, _count(lists[5]) if count is None else count + 1, dtype)
+    if released:
+        s = close_bounds(s)
     if backend == "gpu":
         return _update_on_gpu, (entries, lists, group, s, dtype, scaling)
     if scaling.grad_scale is not None:
         s = s._replace(sign=s.sign / scaling.grad_scale.item())
-    return (
-        (_fused.update, (entries, lists, s)) if backend == "fused" else (_BACKENDS[backend].update, (lists, s, dtype))
-    )
+    if backend == "fused":
+        return _fused.update, (entries, lists, s)
+    return _BACKENDS[backend].update, ((*lists[:3], [], [], lists[5]) if released else lists, s, dtype)
 
 
 def _update_on_gpu(
@@ -143,7 +148,7 @@ def _kernel_for(param: Tensor, group: Mapping[str, Any]) -> str:
 
 def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> tuple[Any, ...]:
     param, exp_avg, exp_avg_sq, step = lists[0][index], lists[2][index], lists[3][index], lists[5][index]
-    check_tensors(group, *[tensors[index] for tensors in lists[:5] if tensors])
+    check_tensors(group, *[tensors[index] for tensors in lists[:5] if tensors and tensors[index] is not None])
     foreach = group["foreach"] or (not _wants_loop(group) and _prefers_foreach(param))
     count = None if capture else int(step.item())
     # A captured step count cannot be read: the loop then updates one parameter per call, foreach takes a vector.
@@ -152,7 +157,7 @@ def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> t
         "foreach" if foreach else "loop",
         count,
         separate,
-        (param.dtype, exp_avg.dtype, exp_avg_sq.dtype),
+        (param.dtype, exp_avg.dtype, exp_avg_sq is not None and exp_avg_sq.dtype),
         param.device,
         type(param),
     )
@@ -179,8 +184,8 @@ def _prefers_foreach(param: Tensor) -> bool:
 
 
 def _compute_dtype(lists: Lists, index: int) -> torch.dtype:
-    dtype = torch.promote_types(lists[2][index].dtype, lists[3][index].dtype)
-    return torch.promote_types(torch.promote_types(lists[0][index].dtype, dtype), torch.float32)
+    tensors = [some[index] for some in (lists[0], lists[2], lists[3])]
+    return reduce(torch.promote_types, [t.dtype for t in tensors if t is not None], torch.float32)
 
 
 def _choose(lists: Lists, indices: Sequence[int]) -> Lists:
@@ -202,14 +207,19 @@ def _prepare(lists: Lists, group: Mapping[str, Any], local: bool) -> Lists:
     """
     prepared: Lists = ([], [], [], [], [], lists[5])
     for index, param in enumerate(lists[0]):
-        tensors = [some[index] for some in lists[:5] if some]
+        tensors: list[Any] = [some[index] for some in lists[:5] if some]
+        released = lists[3][index] is None
+        if released:
+            tensors = tensors[:3]
         if is_dtensor(param) or param.is_complex():
             check_tensors(group, *tensors)  # here, where the error can name the parameter
         if local and same_placement(tensors):
-            tensors = [tensor.to_local() for tensor in tensors]  # type: ignore[attr-defined]
+            tensors = [tensor.to_local() for tensor in tensors]
         if param.is_complex():
             # A gradient may be lazily conjugated, and then has no real view.
             tensors = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
+        if released:
+            tensors += [None] * (1 + bool(lists[4]))
         for some, tensor in zip(prepared, tensors, strict=False):
             some.append(tensor)
     return prepared

@@ -36,23 +36,30 @@ def _update_lists(lists: list[list[Tensor]], grads: list[Tensor], s: Scalars) ->
         torch._foreach_add_(exp_avgs, torch._foreach_mul(grads, _per_param(1 - s.beta1)))
     else:
         torch._foreach_lerp_(exp_avgs, grads, _per_param(1 - s.beta1))
-    torch._foreach_mul_(exp_avg_sqs, s.beta2)
-    torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - s.beta2)
-    if max_exp_avg_sqs:
-        torch._foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
-        exp_avg_sqs = max_exp_avg_sqs
-    rates = torch._foreach_sqrt(exp_avg_sqs)
-    torch._foreach_add_(rates, s.eps)
-    torch._foreach_reciprocal_(rates)
-    torch._foreach_mul_(rates, _per_param(s.step_size))
-    torch._foreach_clamp_min_(rates, _per_param(s.lower))
-    torch._foreach_clamp_max_(rates, _per_param(s.upper))
+    if exp_avg_sqs:
+        torch._foreach_mul_(exp_avg_sqs, s.beta2)
+        torch._foreach_addcmul_(exp_avg_sqs, grads, grads, value=1 - s.beta2)
+        if max_exp_avg_sqs:
+            torch._foreach_maximum_(max_exp_avg_sqs, exp_avg_sqs)
+        rates = _clip_rates(max_exp_avg_sqs or exp_avg_sqs, s)
+    else:  # released
+        rates = [torch.full_like(exp_avg, s.lower) for exp_avg in exp_avgs]
     if isinstance(s.shrink, Tensor) or s.shrink != 1:
         torch._foreach_mul_(params, _per_param(s.shrink))
     torch._foreach_addcmul_(params, rates, exp_avgs, value=-1)
     if boxed:
         torch._foreach_clamp_min_(params, s.low)
         torch._foreach_clamp_max_(params, s.high)
+
+
+def _clip_rates(squares: list[Tensor], s: Scalars) -> list[Tensor]:
+    rates = list(torch._foreach_sqrt(squares))
+    torch._foreach_add_(rates, s.eps)
+    torch._foreach_reciprocal_(rates)
+    torch._foreach_mul_(rates, _per_param(s.step_size))
+    torch._foreach_clamp_min_(rates, _per_param(s.lower))
+    torch._foreach_clamp_max_(rates, _per_param(s.upper))
+    return rates
 
 
 def _per_param(scalar: Any) -> Any:

@@ -48,8 +48,9 @@ typedef struct {
     const void *g;
     Py_ssize_t count;
     int64_t *step;
-    int kind, ams;
+    int kind, ams; /* ams: AMSBound, or RELEASED: there is no second moment any more, the learning rate is the lower bound */
 } Tensor;
+enum { RELEASED = 2 };
 
 /* ---- 16-bit numbers, without branches, so that the compiler vectorises the conversions ---- */
 
@@ -125,7 +126,7 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
  * arithmetic. */
 #define DEFINE_BODY(...) DEFINE_BODY_(__VA_ARGS__)
 #define DEFINE_BODY_(NAME, R, SQRT, P, LOAD_P, STORE_P, M, LOAD_M, STORE_M, V, LOAD_V, STORE_V, STORE_VMAX)       \
-    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) { \
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {\
         P *RESTRICT p = (P *)t->p;                                                                                \
         const P *RESTRICT g_in = (const P *)t->g;                                                                 \
         M *RESTRICT m_io = (M *)t->m;                                                                             \
@@ -142,17 +143,20 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
             if (!plain) g = sign * g;                                                                             \
             if (!plain && decay != 0) g += decay * x;                                                             \
             R m = beta1 * LOAD_M(m_io[i]) + rest1 * g;                                                            \
-            R v = beta2 * LOAD_V(v_io[i]) + rest2 * (g * g);                                                      \
             m_io[i] = STORE_M(m, noise);                                                                          \
-            v_io[i] = STORE_V(v, noise);                                                                          \
-            if (ams) {                                                                                            \
-                R vmax = LOAD_V(vmax_io[i]);                                                                      \
-                v = v <= vmax ? vmax : v; /* a NaN in v wins, as in torch.maximum */                              \
-                vmax_io[i] = STORE_VMAX(v, noise);                                                                \
+            R rate = lower;                                                                                       \
+            if (ams != RELEASED) {                                                                                \
+                R v = beta2 * LOAD_V(v_io[i]) + rest2 * (g * g);                                                  \
+                v_io[i] = STORE_V(v, noise);                                                                      \
+                if (ams) {                                                                                        \
+                    R vmax = LOAD_V(vmax_io[i]);                                                                  \
+                    v = v <= vmax ? vmax : v; /* a NaN in v wins, as in torch.maximum */                          \
+                    vmax_io[i] = STORE_VMAX(v, noise);                                                            \
+                }                                                                                                 \
+                rate = step_size / (SQRT(v) + eps);                                                               \
+                rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */ \
+                rate = rate > upper ? upper : rate;                                                               \
             }                                                                                                     \
-            R rate = step_size / (SQRT(v) + eps);                                                                 \
-            rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */     \
-            rate = rate > upper ? upper : rate;                                                                   \
             x = (plain ? x : shrink * x) - rate * m;                                                              \
             if (!plain) x = x < low ? low : x;                                                                    \
             if (!plain) x = x > high ? high : x;                                                                  \
@@ -165,7 +169,9 @@ typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, 
 #define DEFINE_FOR(NAME, ISA, TARGET)                                                                             \
     TARGET static void NAME##_##ISA(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams,   \
                                     int plain) {                                                                  \
-        if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                      \
+        if (ams == RELEASED && plain) NAME##_body(t, from, to, s, RELEASED, 1);                                   \
+        else if (ams == RELEASED) NAME##_body(t, from, to, s, RELEASED, 0);                                       \
+        else if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                      \
         else if (ams) NAME##_body(t, from, to, s, 1, 0);                                                          \
         else if (plain) NAME##_body(t, from, to, s, 0, 1);                                                        \
         else NAME##_body(t, from, to, s, 0, 0);                                                                   \
@@ -303,8 +309,8 @@ static int share_memory(const Tensor *tensors, Py_ssize_t count, int p_size, int
     for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * p_size);
     for (Py_ssize_t k = 0; k < count; k++) {
         next = add_range(next, tensors[k].m, tensors[k].count * m_size);
-        next = add_range(next, tensors[k].v, tensors[k].count * v_size);
-        if (tensors[k].ams) next = add_range(next, tensors[k].vmax, tensors[k].count * v_size);
+        if (tensors[k].ams != RELEASED) next = add_range(next, tensors[k].v, tensors[k].count * v_size);
+        if (tensors[k].ams == 1) next = add_range(next, tensors[k].vmax, tensors[k].count * v_size);
     }
     int disjoint = are_disjoint(ranges, ranges + count * 5, next - ranges);
     free(ranges);
@@ -431,9 +437,10 @@ static int fit_place(const DLTensor *p, const DLTensor *g, const DLTensor *m, co
 /* Fill in the entry of the k-th parameter; return its kind, or -1 where the kernel does not apply. */
 static int read_tensor(const Lists *lists, Py_ssize_t k, Place place, Tensor *out) {
     DLTensor p, g, m, v, vmax, s;
-    int ams = PyList_Size(lists->vmax) > 0;
+    int released = PyList_GetItem(lists->v, k) == Py_None, ams = !released && PyList_Size(lists->vmax) > 0;
+    PyObject *list_of_v = released ? lists->m : lists->v; /* to be checked in its place */
     if (!view(PyList_GetItem(lists->p, k), &p) || !view(PyList_GetItem(lists->g, k), &g) ||
-        !view(PyList_GetItem(lists->m, k), &m) || !view(PyList_GetItem(lists->v, k), &v) ||
+        !view(PyList_GetItem(lists->m, k), &m) || !view(PyList_GetItem(list_of_v, k), &v) ||
         (ams && !view(PyList_GetItem(lists->vmax, k), &vmax)) || !view(PyList_GetItem(lists->steps, k), &s))
         return -1;
     if (!same_layout(&p, &g) || !same_layout(&p, &m) || !same_layout(&p, &v) || (ams && !same_layout(&p, &vmax)) ||
@@ -443,18 +450,18 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Place place, Tensor *ou
         return -1;
     if (!fit_place(&p, &g, &m, &v, ams ? &vmax : NULL, &s, place) || !has_memory(lists->steps, k, &s)) return -1;
     if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
-                       !has_memory(lists->v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
+                       !has_memory(list_of_v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
         return -1;
     if (overlap(&p, &g, out->count) || overlap(&p, &m, out->count) || overlap(&p, &v, out->count) ||
-        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || overlap(&m, &v, out->count) ||
+        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || (!released && overlap(&m, &v, out->count)) ||
         (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
                  overlap(&v, &vmax, out->count))))
         return -1; /* the bodies' pointers are restrict */
-    out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
-    out->step = s.data, out->ams = ams;
+    out->p = p.data, out->g = g.data, out->m = m.data, out->v = released ? NULL : v.data, out->vmax = ams ? vmax.data : NULL;
+    out->step = s.data, out->ams = released ? RELEASED : ams;
     for (int kind = 0; kind < KIND_COUNT; kind++)
         if (same_type(&KINDS[kind].p, &p.dtype) && same_type(&KINDS[kind].m, &m.dtype) &&
-            same_type(&KINDS[kind].v, &v.dtype))
+            (released || same_type(&KINDS[kind].v, &v.dtype)))
             return kind;
     return -1;
 }
@@ -505,9 +512,11 @@ static PyObject *connect(PyObject *self, PyObject *args) {
  * capture the step count is not read, because it may be on a GPU: None. */
 static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last, int capture) {
     if (tensor->kind < 0) return Py_NewRef(Py_None);
-    if (before && before->kind == tensor->kind && (capture || *before->step == *tensor->step)) return Py_NewRef(last);
-    if (capture) return Py_BuildValue("iO", tensor->kind, Py_None);
-    return Py_BuildValue("iL", tensor->kind, (long long)*tensor->step);
+    if (before && before->kind == tensor->kind && before->ams == tensor->ams &&
+        (capture || *before->step == *tensor->step))
+        return Py_NewRef(last);
+    int kind = tensor->kind + (tensor->ams == RELEASED ? KIND_COUNT : 0);
+    return capture ? Py_BuildValue("iO", kind, Py_None) : Py_BuildValue("iL", kind, (long long)*tensor->step);
 }
 
 static PyObject *scan(PyObject *self, PyObject *args) {

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dynabound._dtensor import is_dtensor, shard_like
+from dynabound._rule import DEFAULTS
 from dynabound.optim._state import state_dtypes, step_device
 from dynabound.optim._validate import normalize
 
@@ -15,6 +16,8 @@ from dynabound.optim._validate import normalize
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 # Names of other packages' hyper-parameters, translated to ours.
 _FOREIGN = ("amsgrad", "ams_bound", "weight_decouple", "fixed_decay", "adam_debias", "step")
+# What the loading optimizer was asked to save; where it was not asked, the checkpoint chooses.
+_MEMORY = ("state_dtype", "rounding", "release")
 _NEEDED = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
@@ -64,6 +67,7 @@ def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, An
             "dynabound, adabound, torch_optimizer.AdaBound, pytorch_optimizer.AdaBound and torch.optim.Adam/AdamW"
         )
     saved = {key: value for key, value in saved.items() if key not in _IMPLEMENTATION + _FOREIGN}
+    changes |= {name: own[name] for name in _MEMORY if own[name] != DEFAULTS[name]}
     group = {**own, **saved, **changes}
     return {**group, **normalize(group), "base_lr": float(group["base_lr"])}
 
@@ -79,7 +83,8 @@ def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, 
     own = _is_own(saved)
     if own and not entry.keys() & (_NEEDED | _MOMENTS):
         return entry
-    missing, unknown = _NEEDED - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
+    needed = _NEEDED - {"exp_avg_sq"} if saved.get("release") is not None else _NEEDED
+    missing, unknown = needed - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
     if missing or (unknown and not own):
         what = f"no {', '.join(sorted(missing))}" if missing else f"also {', '.join(sorted(unknown))}"
         raise ValueError(f"the checkpoint's state of parameter {key!r} has {what}: it is not Adam's or AdaBound's")

@@ -37,6 +37,7 @@ class Options(TypedDict, total=False):
     box: tuple[float, float] | None
     state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None
     rounding: str
+    release: float | None
 
 
 def normalize(group: dict[str, Any]) -> dict[str, Any]:
@@ -68,6 +69,7 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
         checked[name] = _flag(name, group[name], "True or False", bool)
     for name in ("foreach", "fused"):
         checked[name] = _flag(name, group[name], "True, False or None", bool, type(None))
+    checked["release"] = None if group["release"] is None else check("release", group["release"])
     _check_backends(checked)
     return checked
 
@@ -212,6 +214,12 @@ def _check_backends(group: dict[str, Any]) -> None:
         raise ValueError(
             f"differentiable=True, rounding={group['rounding']!r}, state_dtype={group['state_dtype']!r}: "
             "rounding has no derivative; leave rounding='nearest' and state_dtype=None"
+        )
+    if group["release"] is not None and (group["capturable"] or callable(group["bounds"])):
+        other = "capturable=True" if group["capturable"] else f"bounds={group['bounds']!r}"
+        raise ValueError(
+            f"release={group['release']!r}, {other}: memory cannot be freed in a graph, nor where it is unknown "
+            "whether the bounds stay closed; leave release=None"
         )
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")

@@ -19,6 +19,7 @@ from dynabound.optim import _state_dict, _validate
 from dynabound.optim._dispatch import BackendCall, dispatch
 from dynabound.optim._scalars import CurrentBounds, current_bounds
 from dynabound.optim._state import Lists, LossScaling, is_probe, new_state
+from dynabound.optim._state.release import is_released
 from dynabound.optim._validate import Options, normalize
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class AdaBound(Optimizer):
             for bfloat16 and float16 parameters. Second moments in bfloat16 are rounded stochastically.
         rounding: of bfloat16 parameters: "nearest", or "stochastic", which lets them learn from updates that are too
             small for "nearest".
+        release: free the second moments when the bounds have met: with 0 when they are equal, with a larger number when
+            their geometric mean, which then is the learning rate, differs from each by at most this part.
 
     Example:
         >>> import torch
@@ -109,6 +112,7 @@ class AdaBound(Optimizer):
         box: tuple[float, float] | None = None,
         state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None = None,
         rounding: str = "nearest",
+        release: float | None = None,
     ) -> None:
         arguments = locals()
         super().__init__(params, normalize({name: arguments[name] for name in DEFAULTS}))
@@ -191,12 +195,12 @@ class AdaBound(Optimizer):
         params: list[Tensor],
         grads: list[Tensor],
         exp_avgs: list[Tensor],
-        exp_avg_sqs: list[Tensor],
-        max_exp_avg_sqs: list[Tensor],
+        exp_avg_sqs: list[Any],
+        max_exp_avg_sqs: list[Any],
         steps: list[Tensor],
     ) -> None:
         """Append the tensors of every parameter with a gradient. torch.compile relies on the name and the signature."""
-        amsbound = group["amsbound"]
+        amsbound, release = group["amsbound"], group["release"] is not None
         for param in group["params"]:
             grad = param.grad
             if grad is None:
@@ -208,8 +212,12 @@ class AdaBound(Optimizer):
             params.append(param)
             grads.append(grad)
             exp_avgs.append(state["exp_avg"])
-            exp_avg_sqs.append(state["exp_avg_sq"])
             steps.append(state["step"])
+            if (release or "exp_avg_sq" not in state) and is_released(group, param, state):
+                exp_avg_sqs.append(None)
+                max_exp_avg_sqs += [None] * amsbound
+                continue
+            exp_avg_sqs.append(state["exp_avg_sq"])
             if amsbound:
                 if "max_exp_avg_sq" not in state:  # the first step, or a warm start from plain Adam
                     state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
@@ -262,11 +270,19 @@ class AdaBound(Optimizer):
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
                 calls += dispatch(lists, group, rescan, scaling)
+                if calls and None in lists[3]:
+                    calls.append((self._release, (lists,)))
         except Exception:
             while len(self.state) > known:
                 self.state.popitem()
             raise
         return calls
+
+    def _release(self, lists: Lists) -> None:
+        """Free the second moments that the step has not used."""
+        for param, exp_avg_sq in zip(lists[0], lists[3], strict=True):
+            for name in ("exp_avg_sq", "max_exp_avg_sq") if exp_avg_sq is None else ():
+                self.state[param].pop(name, None)
 
 
 class AMSBound(AdaBound):

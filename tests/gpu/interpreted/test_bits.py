@@ -35,6 +35,7 @@ def assert_same_bits(ours, optimizer, theirs, other):
         assert torch.equal(p, q)
         for name, value in optimizer.state[p].items():
             assert torch.equal(value, other.state[q][name]), name
+        assert optimizer.state[p].keys() == other.state[q].keys()
 
 
 def check(start, steps, capturable=False, **options):
@@ -81,6 +82,15 @@ def test_every_format(dtype, options, amsbound, capturable):
     """Also the noise of stochastic rounding, of step counts on the CPU and on the GPU, in every chunk of a tensor."""
     start = [torch.linspace(-1, 1, n).to(dtype) for n in (9300, 1100, 1)]
     check(start, 5, capturable, **options, amsbound=amsbound)
+
+
+@pytest.mark.parametrize("tolerance", [0, 0.3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_released_second_moments(dtype, tolerance):
+    """The bounds meet at step 5: the last steps have no second moment."""
+    start = [torch.linspace(-1, 1, n).to(dtype) for n in (1100, 3)]
+    for options in (dict(), dict(amsbound=True, rounding="stochastic", weight_decay=0.1)):
+        check(start, 8, bounds="linear", gamma=0.2, release=tolerance, **options)
 
 
 SHAPES = {

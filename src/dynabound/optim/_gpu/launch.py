@@ -50,14 +50,15 @@ def update(
     device, capture = params[0].device, group["capturable"]
     entries = entries or _fused._kernel.scan(*lists, True, capture)[1]
     scales = [None if tensor is None else tensor.to(device) for tensor in scaling]
-    types = [params[0].dtype, exp_avgs[0].dtype, exp_avg_sqs[0].dtype]
+    released = exp_avg_sqs[0] is None
+    types = [params[0].dtype, exp_avgs[0].dtype, (exp_avgs if released else exp_avg_sqs)[0].dtype]
     stochastic = group["rounding"] == "stochastic" and params[0].dtype == torch.bfloat16
     launched = 0
     try:
         kernels = importlib.import_module("dynabound.optim._gpu.kernels")
         constants = dict(
             types=(*[getattr(kernels.tl, _DTYPES[some]) for some in types], stochastic),
-            ams=bool(max_exp_avg_sqs),
+            ams=2 if released else bool(max_exp_avg_sqs),
             plain=not (group["maximize"] or group["weight_decay"] or group["box"]),
             capture=capture,
         )

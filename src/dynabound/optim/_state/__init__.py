@@ -10,8 +10,11 @@ from torch import Tensor
 
 from dynabound._dtensor import full_tensor
 
-Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor], list[Tensor]]"
-"""Parameters, gradients, first, second and largest second moments, step counts; the largest may be an empty list."""
+Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Any], list[Any], list[Tensor]]"
+"""Parameters, gradients, first, second and largest second moments, step counts.
+
+The largest may be an empty list. Released second moments are None; backends other than the kernel get empty lists.
+"""
 
 
 class LossScaling(NamedTuple):

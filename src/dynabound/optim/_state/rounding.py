@@ -59,7 +59,11 @@ def write_back(stored: Sequence[Tensor], results: Sequence[Tensor], step: Tensor
     A second moment in bfloat16 is rounded stochastically: to nearest, 0.999·v would be v. The largest is rounded to
     nearest, because noise in a maximum only ever raises it; so are, unless ``stochastic``, parameters.
     """
-    shifts = {index: shift for index, shift in ((0, 0), (2, 16)) if stored[index].dtype is torch.bfloat16}
+    shifts = {
+        index: shift
+        for index, shift in ((0, 0), (2, 16))
+        if index < len(stored) and stored[index].dtype is torch.bfloat16
+    }
     if not stochastic:
         shifts.pop(0, None)
     bits = noise(stored[0], step + 1) if shifts else step
