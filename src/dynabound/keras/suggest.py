@@ -58,7 +58,7 @@ def suggest(
         model: a built model, compiled with the loss to minimise and any optimizer.
         data: a tuple of arrays ``(x, y)`` or ``(x, y, sample_weight)``, which is shuffled and divided into batches; or
             an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list.
-            ``budget`` / 10 · ``repeats`` batches are kept in memory.
+            ``budget`` / 11 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
         finish: "sgd": the bounds close around a rate of SGD; "adam": they clip extreme rates only. "auto": like "adam",

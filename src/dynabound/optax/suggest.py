@@ -53,7 +53,7 @@ def suggest(
     Args:
         params: the parameters that the run starts from.
         loss: ``loss(params, batch)`` returns the scalar to minimise; a pure function.
-        batches: any iterable; ``budget`` / 10 · ``repeats`` batches are kept in memory.
+        batches: any iterable; ``budget`` / 11 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
             ``functools.partial(adaboundw, mask=mask)``.

@@ -4,9 +4,9 @@ A trial is a short run with constant settings, from the model's weights, on the 
 by the mean loss of its last third, or of validation batches.
 
 * ``lr``: the best rate of trials of Adam, times (length of a trial / length of the run)^:data:`HORIZON`.
-* Bounds: wide ones, :data:`WIDE`, that clip extreme rates only, around the mean of Adam's rates α/√v. If SGD's loss
-  decreases about as fast as Adam's, AdaBound is also tried with bounds that close around the best rate of SGD, at the
-  speed :data:`CLOSING`. They are chosen if it ends lower than Adam, significantly and by :data:`MARGIN`.
+* Bounds: wide ones that clip extreme rates only, around the mean of Adam's rates α/√v. If SGD's loss decreases about
+  as fast as Adam's, AdaBound is also tried with bounds that close around the best rate of SGD. They are chosen if it
+  ends lower than Adam, significantly and by :data:`MARGIN`.
 * ``final_lr``: the mean of Adam's rates, or the best rate of SGD, in the same proportion to trials as ``lr``.
 """
 
@@ -27,13 +27,14 @@ LOWEST, HIGHEST = 1e-6, 10.0
 HORIZON = 1 / 3
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. Between trials and runs of small tasks it was between 0 and 0.7, in the mean about 1/3."""
-MARGIN = 0.05
+MARGIN = 0.02
 """Of the decrease at Adam's best rate: the smallest gain for which bounds close around a rate of SGD."""
 KEEPS_UP = 0.9
-"""Of that decrease: what SGD must reach in half a trial, otherwise no more of its rates are tried."""
-WIDE, CLOSING, LATE = 0.01, 10.0, 1.0
-"""γ·steps. WIDE: at the end of the run the bounds are a factor of 100 from ``final_lr``: nearly Adam. CLOSING: a factor
-of 2 after a tenth of the run, and 10 % at its end. LATE: a factor of 2 at its end, for finish="sgd"."""
+"""Of that decrease: what SGD must reach in its first trial, otherwise no more of its rates are tried."""
+SPEEDS = {"wide": 0.01, "closing": 10.0, "late": 1.0}
+"""γ·steps of AdaBound's trials and of the run. wide: at the end of the run the bounds are a factor of 100 from
+``final_lr``: nearly Adam. closing: a factor of 2 after a tenth of the run, and 10 % at its end. late: a factor of 2 at
+its end, for finish="sgd"."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class Trial:
     """One short run."""
 
     kind: str
-    """What it tries. "lr": a rate of Adam. "screen": SGD with averaged momentum, in half as many steps. "final_lr": a
-    rate of the same SGD. "closing": AdaBound with bounds that close around the best rate of SGD. "wide": AdaBound with
-    wide bounds around the mean of Adam's rates α/√v."""
+    """What it tries. "lr": a rate of Adam. "final_lr": a rate of SGD with averaged momentum. "closing", "late": bounds
+    of AdaBound that close around the best rate of SGD. "wide": wide bounds around the mean of Adam's rates α/√v.
+    The one that was chosen is the last trial."""
     rate: float
     """``lr`` for "lr", ``final_lr`` for the others."""
     losses: tuple[float, ...]
@@ -165,19 +166,16 @@ def is_lower(start: Sequence[float], one: Trial, other: Trial) -> bool:
     return gain > max(2 * error, MARGIN * decrease)
 
 
-def keeps_up(start: Sequence[float], screen: Trial, adam: Trial) -> bool:
-    """Whether the loss of the screened SGD decreased about as far as Adam's in as many steps."""
-    if not screen.validation:
-        adam = Trial("lr", adam.rate, adam.losses[: len(screen.losses)])
-    reached = statistics.fmean(start_of(start, screen)) - score(screen)
-    return reached >= KEEPS_UP * (statistics.fmean(start_of(start, adam)) - score(adam))
+def keeps_up(start: Sequence[float], sgd: Trial, adam: Trial) -> bool:
+    """Whether the loss of SGD decreased about as far as Adam's."""
+    before = statistics.fmean(start_of(start, adam))
+    return before - score(sgd) >= KEEPS_UP * (before - score(adam))
 
 
 def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: slice = slice(None)) -> Decision:
     """The answer from the trials of one repeat; its two rates are judged by ``part`` of the losses."""
-    adam = best_of(trials, "lr")
-    is_sgd = not any(trial.kind == "wide" for trial in trials)
-    shown = best_of(trials, "closing" if is_sgd else "wide")
+    adam, shown = best_of(trials, "lr"), trials[-1]
+    is_sgd, speed = shown.kind != "wide", SPEEDS[shown.kind]
     length = len(adam.losses)
     shorter = (length / steps) ** HORIZON
     tried = {kind: {trial.rate: score(trial, part) for trial in trials if trial.kind == kind}
@@ -189,18 +187,12 @@ def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: sl
     reasons = {
         "lr": f"in {length} steps Adam's loss decreased most at {adam.rate:.3g}, {decreased}. Chosen: "
         f"{_vertex(tried['lr'])}, {times}",
-        "final_lr": _why_sgd(trials, tried["final_lr"], times) if is_sgd else _why_adam(start, trials, adam),
+        "final_lr": _why_sgd(trials, tried["final_lr"], times) if is_sgd else _why_adam(trials),
     }
-    speed = speed_of(trials) if is_sgd else WIDE
     reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.3g} from "
     reasons["gamma"] += "final_lr." if is_sgd else "final_lr, so that they clip extreme rates only: nearly Adam."
     reasons["compared"] = _compare(start, shown, adam)
     return Decision(lr, final_lr, speed / steps, reasons)
-
-
-def speed_of(trials: Sequence[Trial]) -> float:
-    """γ·steps of bounds that close: fast if trials showed that SGD keeps up with Adam."""
-    return CLOSING if any(trial.kind == "screen" for trial in trials) else LATE
 
 
 def _vertex(scores: Scores) -> str:
@@ -224,14 +216,14 @@ def _why_sgd(trials: Sequence[Trial], scores: Scores, times: str) -> str:
     )
 
 
-def _why_adam(start: Sequence[float], trials: Sequence[Trial], adam: Trial) -> str:
+def _why_adam(trials: Sequence[Trial]) -> str:
     why = "the mean of Adam's rates lr/√v in its best trial, in proportion to lr."
-    for trial in trials:
-        if trial.kind == "screen" and not keeps_up(start, trial, adam):
-            told = f"after {len(trial.losses)} steps its loss was {score(trial):.4g}"
-            why += f" SGD with averaged momentum fell behind at {trial.rate:.3g}: {told}."
-        elif trial.kind == "closing":
-            why += f" Bounds that close around {trial.rate:.3g}, SGD's best rate, did not end clearly lower than Adam."
+    closing = [trial for trial in trials if trial.kind == "closing"]
+    behind = [trial for trial in trials if trial.kind == "final_lr" and not closing]
+    for trial in closing:
+        why += f" Bounds that close around {trial.rate:.3g}, SGD's best rate, did not end clearly lower than Adam."
+    for trial in behind:
+        why += f" SGD with averaged momentum at {trial.rate:.3g} ended at {score(trial):.4g}, behind Adam."
     return why
 
 

@@ -24,7 +24,7 @@ __all__ = ["LearningRateSuggestion", "Suggestion", "scaled_groups"]
 _LOSSES = ("losses", "validation")
 _SHOWN = {
     "lr": {"lr": "Adam"},
-    "final_lr": {"screen": "SGD, half as long", "final_lr": "SGD", "closing": "AdaBound", "wide": "AdaBound"},
+    "final_lr": {"final_lr": "SGD", "closing": "AdaBound, closing", "late": "AdaBound, late", "wide": "AdaBound"},
 }
 """The trials that the figure shows: kinds and labels, for each of the rates."""
 

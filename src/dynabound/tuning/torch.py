@@ -79,7 +79,7 @@ def suggest(
     Args:
         model: the model to train. Its trained parameters and buffers are copied once.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
-        batches: any iterable, such as a DataLoader; ``budget`` / 10 · ``repeats`` batches are kept in memory.
+        batches: any iterable, such as a DataLoader; ``budget`` / 11 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         params: parameters or param groups to be trained. None: all that require gradients. If groups set ``lr``, only
             the ratios matter: they are kept, and the suggestion is the largest; see ``Suggestion.apply``.

@@ -21,7 +21,7 @@ ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the run
-_UNITS = 10  # the trials that a budget is for
+_UNITS = 11  # the trials that a budget is for
 _FEWEST_STEPS = 8  # of a trial
 _FEWEST_BATCHES = 5
 _SGD = 1e9  # a γ at which the bounds are one from the first step
@@ -193,44 +193,47 @@ class _Repeat:
         adam = decide.best_of(self.trials, "lr")
         _check_decrease(start, self.trials, adam, "; ".join(["", *self.runner.failures]))
         guess, center = self.guesses[adam.rate]
-        if plan.finish == "sgd" or (plan.finish == "auto" and self.keeps_up(start, adam, guess * decide.FACTOR)):
-            decide.explore(self.sgd, guess * decide.FACTOR, loss, max(1, self.left - 2))
-            best = decide.best_rate(
-                {trial.rate: decide.score(trial) for trial in self.trials if trial.kind == "final_lr"}
-            )
-            speed = decide.speed_of(self.trials)
-            closing = self.trial("closing", best, TrialRates(adam.rate, best, speed / plan.length))
-            if plan.finish == "sgd" and not math.isfinite(closing):
-                raise SuggestError(f"AdaBound's loss is not finite with final_lr={best:.3g}; clip gradients: clip=")
-            if plan.finish == "sgd" or decide.is_lower(start, self.trials[-1], adam):
-                return start, self.trials
-        self.trial("wide", center, TrialRates(adam.rate, center, decide.WIDE / plan.length))
+        if plan.finish != "adam" and self.adabound_as_sgd(start, adam, guess * decide.FACTOR):
+            return start, self.trials
+        self.adabound("wide", center, adam.rate)
         return start, self.trials
+
+    def adabound_as_sgd(self, start: Sequence[float], adam: Trial, first: float) -> bool:
+        """Try SGD, from this rate on, and AdaBound with bounds that close around its best rate; whether to take it."""
+        forced = self.runner.plan.finish == "sgd"
+        if not forced and self.left < 4:
+            return False
+        self.sgd(first)
+        if not forced and not decide.keeps_up(start, self.trials[-1], adam):
+            return False
+        scores = decide.explore(self.sgd, first, statistics.fmean(decide.start_of(start, adam)), max(1, self.left - 2))
+        best = decide.best_rate(scores)
+        loss = self.adabound("late" if forced else "closing", best, adam.rate)
+        if forced and not math.isfinite(loss):
+            raise SuggestError(f"AdaBound's loss is not finite with final_lr={best:.3g}; clip gradients: clip=")
+        return forced or decide.is_lower(start, self.trials[-1], adam)
 
     @property
     def left(self) -> int:
         """How many trials the budget still allows."""
         return (self.runner.plan.budget + self.before - self.runner.cost) // self.runner.plan.length
 
-    def trial(self, kind: str, rate: float, rates: TrialRates, share: float = 1.0) -> float:
+    def trial(self, kind: str, rate: float, rates: TrialRates) -> float:
         """Run a trial, and return its score."""
-        batches = self.batches[: int(share * len(self.batches))]
-        trial = self.runner.run(kind, rate, batches, rates, self.number)
+        trial = self.runner.run(kind, rate, self.batches, rates, self.number)
         self.trials.append(trial)
         if kind == "lr" and math.isfinite(trial.losses[-1]):
             self.guesses[rate] = self.runner.adams_rates()
         return decide.score(trial)
 
     def sgd(self, rate: float) -> float:
-        """The score of SGD with averaged momentum."""
-        return self.trial("final_lr", rate, TrialRates(rate, rate, _SGD))
+        """The score of SGD with averaged momentum, which is run once."""
+        known = [trial for trial in self.trials if (trial.kind, trial.rate) == ("final_lr", rate)]
+        return decide.score(known[0]) if known else self.trial("final_lr", rate, TrialRates(rate, rate, _SGD))
 
-    def keeps_up(self, start: Sequence[float], adam: Trial, rate: float) -> bool:
-        """Whether SGD's loss decreases about as fast as Adam's, in half a trial; False if the budget is spent."""
-        if self.left < 4:
-            return False
-        self.trial("screen", rate, TrialRates(rate, rate, _SGD), 0.5)
-        return decide.keeps_up(start, self.trials[-1], adam)
+    def adabound(self, kind: str, final_lr: float, lr: float) -> float:
+        """The score of AdaBound, its course compressed into a trial."""
+        return self.trial(kind, final_lr, TrialRates(lr, final_lr, decide.SPEEDS[kind] / len(self.batches)))
 
 
 def _check_decrease(start: Sequence[float], trials: Sequence[Trial], best: Trial, failures: str) -> None:
@@ -289,7 +292,7 @@ def _notes(trials: Sequence[Trial]) -> Iterator[str]:
     """Warn where the best rate was at an end of those that were tried."""
     for kind in ("lr", "final_lr"):
         scores = {trial.rate: decide.score(trial) for trial in trials if trial.kind == kind}
-        if not scores or all(trial.kind != "closing" for trial in trials if kind == "final_lr"):
+        if not scores or (kind == "final_lr" and trials[-1].kind == "wide"):
             continue
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):
