@@ -119,11 +119,11 @@ def explore(
     [1, 3, 10, 32, 100, 316]
     """
     rate, scores = first, {first: trial(first)}
-    while len(scores) < most and scores[rate] < start and _is_least(scores, rate) and rate * FACTOR <= highest:
+    while len(scores) < most and scores[rate] < start and _is_least(scores, rate) and rate * FACTOR < 1.01 * highest:
         rate *= FACTOR
         scores[rate] = trial(rate)
     rate = first
-    while len(scores) < most and not min(scores.values()) < min(start, scores[rate]) and rate / FACTOR >= lowest:
+    while len(scores) < most and not min(scores.values()) < min(start, scores[rate]) and 1.01 * rate / FACTOR > lowest:
         rate /= FACTOR
         scores[rate] = trial(rate)
     return scores
