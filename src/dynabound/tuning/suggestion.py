@@ -185,6 +185,8 @@ class Suggestion:
             axes.axhline(untrained, color="#999999", linestyle=":", label="untrained")
             axes.axvline(getattr(self, name), color="#D55E00", label=f"chosen: {getattr(self, name):.3g}")
             axes.set(xscale="log", xlabel=name, ylabel=f"loss after {len(adam.losses)} steps")
+            ticks = sorted(self.scores(name)) or sorted(self.scores("wide"))
+            axes.set_xticks(ticks, [f"{rate:.2g}" for rate in ticks])  # powers of ten may all lie outside
             axes.tick_params(axis="x", which="minor", labelbottom=False)
             axes.legend(fontsize=7)
         return figure
