@@ -10,9 +10,10 @@ from typing import Any
 from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
-from dynabound.lab.studies.search import GRIDS, STEP_SIZE_GRIDS, Grid
-from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, GAMMA_SCALE, SEEDS, TUNED, WORKLOADS
+from dynabound.lab.studies.search import GRIDS, HALF_DECADE_GRIDS, STEP_SIZE_GRIDS, Grid
+from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, GAMMA_SCALE, SEEDS, SHORTENED, TUNED, WORKLOADS
 from dynabound.lab.tasks.optimizers import BOUNDED
+from dynabound.tuning import final_lr_from_sgd
 
 __all__ = ["DEFAULTS", "PEERS", "REFERENCE", "REFERENCES", "SAME_RATES", "STUDIES", "Row", "Study", "choose", "seeded"]
 
@@ -61,6 +62,8 @@ class Row:
     """Other arguments. ``gamma`` is the paper's, before it is multiplied by GAMMA_SCALE."""
     suggest: bool = False
     """Whether the step sizes are suggested (:func:`dynabound.suggest`) at the scales of SUGGESTED."""
+    from_sgd: bool = False
+    """Whether the final learning rate takes the steps of the searched SGDM (:func:`dynabound.final_lr_from_sgd`)."""
     at_every_scale: bool = False
     """Whether SUGGESTED and SKIPPED are ignored: the study needs the curve at every scale."""
 
@@ -103,8 +106,23 @@ class Row:
         """Whether the step size is searched for."""
         return self.lr is None and self.workload in TUNED[scale] and not self.suggested(scale)
 
+    def searched(self, scale: str) -> RunSpec:
+        """The first run of the search: shorter than the curve's on some workloads."""
+        sgdm = replace(self, optimizer="sgdm", opt={}) if self.from_sgd else self
+        return replace(sgdm.spec(scale), **SHORTENED.get(self.workload, {}))
+
+    def chosen(self, best: RunSpec, scale: str) -> RunSpec:
+        """The run of the curve, with what the search found."""
+        spec = self.spec(scale)
+        if self.from_sgd:
+            final_lr = final_lr_from_sgd(best.lr, momentum=0.9)
+            return replace(spec, opt={**spec.options, "final_lr": final_lr})
+        return replace(best, epochs=spec.epochs, decay_after=spec.decay_after)
+
     def grids(self, scale: str) -> Mapping[str, Grid]:
         """What the search tries, by optimizer."""
+        if self.workload in SHORTENED:
+            return HALF_DECADE_GRIDS
         return GRIDS if self.workload in BETAS_TUNED[scale] else STEP_SIZE_GRIDS
 
     @property
@@ -232,6 +250,18 @@ STUDIES: dict[str, Study] = {
             ),
             seeds=dict(laptop=1, paper=3),
             splits=("test",),
+        ),
+        Study(
+            "cifar10-16",
+            "CIFAR-10 to the end of training, at 16 × 16 pixels",
+            "With all images and a decay at three quarters of the run, AdaBound ends between Adam and SGDM or better.",
+            (*(Row("ResNet-34", label, "resnet34-16", optimizer) for label, optimizer in
+               {"SGDM": "sgdm", "CSGD": "csgd", "Adam": "adam", "AdamW": "adamw"}.items()),
+             *_defaults("ResNet-34", "resnet34-16"),
+             *(Row("ResNet-34", f"{label}, SGDM's rate", "resnet34-16", _METHODS[label], from_sgd=True)
+               for label in DEFAULTS)),
+            seeds=dict(laptop=2),
+            ours=True,
         ),
         Study(
             "rate-evolution",
