@@ -57,7 +57,7 @@ class ImageBatches:
         self._rank, self._ranks, self._seed, self._size = rank, ranks, spec.seed, spec.batch_size
         mean, scale = (value.to(device) for value in _statistics(data.train[0]))
         self._mean, self._scale, self._augment = mean, scale, data.augment
-        self._pad = int(_PAD * data.train[0].shape[-1])
+        self._pad = round(_PAD * data.train[0].shape[-1])
         x, y = data.train[0][: spec.examples].to(device), data.train[1][: spec.examples].to(device)
         # Without augmentation an image is the same in every epoch: normalise it once.
         self._x, self._y = (x if data.augment else self._normalize(x)), y
