@@ -14,7 +14,7 @@ METHODS = {"SGD": "sgd", "SGDM": "sgdm", "CSGD": "csgd", "AdaGrad": "adagrad", "
            "AdamW": "adamw", "AdaBound": "adabound", "AMSBound": "amsbound", "Prodigy": "prodigyopt:Prodigy",
            "Schedule-free AdamW": "schedulefree:AdamWScheduleFree", "D-Adaptation Adam": "dadaptation:DAdaptAdam",
            "β": "adabound"}  # fmt: skip
-TEST_IMAGES = {"mnist": 10_000, "digits-half": 899, "cifar10-2000": 2000, "cifar10-16": 10_000}
+TEST_IMAGES = {"mnist": 10_000, "digits": 360, "digits-half": 899, "cifar10-2000": 2000, "cifar10-16": 10_000}
 DATA = {"mnist": "MNIST", "digits-half": "scikit-learn's digits", "cifar10-2000": "CIFAR-10", "ptb": "Penn Treebank",
         "pydoc": "the Python reference"}  # fmt: skip
 
@@ -27,7 +27,7 @@ def cells(text):
 def fields(line):
     """The fields of a spec in a line such as "perceptron: task mnist, batch size 128, …; 3 seeds"."""
     pairs = (part.rpartition(" ") for part in line.partition(": ")[2].partition(";")[0].split(", "))
-    return {name.replace(" ", "_"): value for name, _, value in pairs}
+    return {"seeds": int(line.split()[-2]), **{name.replace(" ", "_"): value for name, _, value in pairs}}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +39,9 @@ def appendix():
 @pytest.fixture(scope="module")
 def tables(appendix):
     """By study, scale and panel: the task, and of each method its row and its runs in the ledger."""
-    runs = [json.loads(line) for path in sorted((ROOT / "results").glob("*-*.jsonl")) for line in path.open()]
+    files = [path.read_text() for path in (ROOT / "results").glob("*-*.jsonl")]
+    runs = [json.loads(line) for text in files for line in text.splitlines()]
+    runs.sort(key=lambda run: run["spec"]["seed"])
     found = {}
     for title, scale, section in re.findall(r"^## ([^\n]+), (\w+) scale\n(.*?)(?=^## |\Z)", appendix, re.M | re.S):
         workloads = [fields(line) for line in re.findall(r"^- (\S+: task .*)", section.replace("\\", ""), re.M)]
@@ -47,15 +49,15 @@ def tables(appendix):
         for place, (panel, table) in enumerate(panels):
             workload = workloads[min(place, len(workloads) - 1)]
             own = [run for run in runs if run["spec"]["scale"] == scale and fits(run["spec"], workload)]
-            methods = {
-                row[0]: (row, [run for run in own if is_of(run["spec"], panel, *row[:2])]) for row in cells(table)
-            }
+            methods = {row[0]: (row, [run for run in own if is_of(run["spec"], panel, *row[:2])][: workload["seeds"]])
+                       for row in cells(table)}  # fmt: skip
             found[title, scale, panel.replace("\\", "")] = workload["task"], methods
     return found
 
 
 def fits(spec, workload):
-    return all(spec[key] == (value if isinstance(spec[key], str) else float(value)) for key, value in workload.items())
+    return all(value == spec[key] if isinstance(spec[key], str) else float(value) == spec[key]
+               for key, value in workload.items() if key != "seeds")  # fmt: skip
 
 
 def is_of(spec, panel, label, settings):
