@@ -226,6 +226,8 @@ class TorchRunner(trials.TrialRunner):
 
 def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[str, Any]]:
     """The param groups for the optimizer of each trial; ValueError if a group has what cannot be tried."""
+    if any(nn.parameter.is_lazy(param) for param in model.parameters()):
+        raise ValueError("model: has lazy modules without parameters yet; call it once on a batch")
     if params is None:
         params = [param for param in model.parameters() if param.requires_grad]
     chosen: list[Any] = list(params)
@@ -242,8 +244,6 @@ def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[st
     # torch accepts single tensors, iterators and named parameters; its optimizer resolves them.
     plain = AdaBound([dict(group) for group in chosen]).param_groups
     for param in (param for group in plain for param in group["params"]):
-        if nn.parameter.is_lazy(param):
-            raise ValueError("params: a lazy module has no parameters yet; call the model once on a batch")
         if getattr(param, "_post_accumulate_grad_hooks", None):
             raise ValueError("params: a hook of a parameter runs in the backward pass, such as an optimizer's step; "
                              "call suggest before registering it")  # fmt: skip
