@@ -71,7 +71,7 @@ class RunSpec:
     >>> RunSpec("mnist", model="lstm")
     Traceback (most recent call last):
     ...
-    dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121
+    dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121, resnet10
     """
 
     task: str = _field(MISSING, "Data set to train on.", TASKS)

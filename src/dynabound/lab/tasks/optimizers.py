@@ -36,11 +36,37 @@ class _Method:
     """The usual weight decay of the method, if it does not depend on the task."""
 
 
+class CSGD(Optimizer):
+    """SGD with averaged momentum and bias correction (Savarese 2019): m = βm + (1 − β)g, then p −= lr/(1 − βᵗ) · m.
+
+    AdaBound with closed bounds is this method, except for the bias correction.
+    """
+
+    def __init__(
+        self, params: Iterable[Parameter], lr: float = 1.0, momentum: float = 0.9, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for param in (each for each in group["params"] if each.grad is not None):
+                state = self.state[param]
+                if not state:
+                    state.update(step=0, exp_avg=torch.zeros_like(param))
+                state["step"] += 1
+                grad = param.grad.add(param, alpha=group["weight_decay"])
+                state["exp_avg"].lerp_(grad, 1 - group["momentum"])
+                param.sub_(state["exp_avg"], alpha=group["lr"] / (1 - group["momentum"] ** state["step"]))
+
+
 OPTIMIZERS: dict[str, _Method] = {
     "sgd": _Method(torch.optim.SGD, 0.1, text_lr=10.0),
     "sgdm": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=1.0),
     # What AdaBound becomes: its first moment is an average, not a sum.
     "sgdm-dampened": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=10.0),
+    "csgd": _Method(CSGD, 1.0, text_lr=10.0),
     "adagrad": _Method(torch.optim.Adagrad, 1e-2),
     "rmsprop": _Method(torch.optim.RMSprop, 1e-3),
     "adam": _Method(torch.optim.Adam, 1e-3),
