@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,12 @@ def test_the_page_has_the_layers():
     start = page.index("## Layers")
     places = [sorted(page.index(f"`{name}`", start) for name in layer) for layer in LAYERS]
     assert all(above[-1] < below[0] for above, below in itertools.pairwise(places))
+
+
+def test_the_page_names_files_that_exist():
+    page = (Path(__file__).parents[1] / "docs" / "architecture.md").read_text()
+    named = set(re.findall(r"\b\w+\.(?:py|c)\b", page))
+    assert named - {path.name for path in SOURCE.rglob("*.*")} == {"test_architecture.py", "reference.py"}
 
 
 @pytest.mark.parametrize(("module", "path"), MODULES, ids=[name for name, _ in MODULES])

@@ -178,7 +178,7 @@ def _fix_layout(figure: Figure) -> None:
     """Compute the layout now, and round: the solver's last digits differ from process to process."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "constrained_layout not applied")  # too much text is not an error
-        figure.draw_without_rendering()
+        figure.get_layout_engine().execute(figure)
     figure.set_layout_engine(None)  # "none" would leave a placeholder, with which every file is drawn twice
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)

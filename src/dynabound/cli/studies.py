@@ -103,13 +103,11 @@ def reproduce(
         specs = []  # nothing is left to train: no data set is needed
     _check(specs, engine, placement, out)
     runs = StoredRuns(store)
-    failed = _run(
-        lambda loss: plans.wanted(chosen, scale, runs, loss),
-        store,
-        engine,
-        as_json,
-        lambda: _prepare(chosen, scale, out, placement, as_json),
-    )
+
+    def prepare() -> None:
+        _prepare(chosen, scale, out, placement, as_json)
+
+    failed = _run(lambda loss: plans.wanted(chosen, scale, runs, loss), store, engine, as_json, prepare)
     print_report(chosen, scale, out, add_to, as_json)
     if failed:
         echo(f"{failed} runs failed; the report shows why; run the same command again to retry them", err=True)
