@@ -15,7 +15,7 @@ from dynabound.theory.demonstration import Demonstration, Statement, check_size,
 from dynabound.theory.fast import ProgressCallback, simulate
 from dynabound.theory.framework import Ball, Box, Floats, Trajectory, play
 from dynabound.theory.methods import Method, bound_arrays, check_betas, coefficients
-from dynabound.theory.regret import corollary, corrected, decreases, regret, theorem_4
+from dynabound.theory.regret import corollary, decreases, regret, savarese_bound, theorem_4
 
 # What the paper states.
 THEOREM_4 = Statement("Theorem 4", 304, "theorem")
@@ -70,7 +70,7 @@ def _trial(problem: problems.Stream, best: float, method: Method, steps: int) ->
     return _Trial(
         method,
         measured / float(theorem_4(run)[-1]),
-        measured / float(corrected(run)[-1]),
+        measured / float(savarese_bound(run)[-1]),
         measured / float(corollary(run)[-1]) if decaying else None,
         float(decreases(run).mean()) if steps > 1 else 0.0,
     )
@@ -218,7 +218,7 @@ def _curves(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
     method = Method("AdaBound", alpha=0.01, beta2=0.9, gamma=gamma, final_lr=final_lr)
     run = play(problems.random_problem("least squares", 1, steps), method, steps)
     at = log_spaced(steps, 40)
-    return dict(t=at, regret=regret(run, at), theorem=theorem_4(run)[at - 1], corrected=corrected(run)[at - 1])
+    return dict(t=at, regret=regret(run, at), theorem=theorem_4(run)[at - 1], corrected=savarese_bound(run)[at - 1])
 
 
 def _funnel(steps: int, gamma: float, final_lr: float) -> dict[str, Any]:
@@ -236,7 +236,7 @@ def crossing(name: str, horizons: Any, alpha: float = 1e-6, beta2: float = 0.9) 
     for horizon in horizons:
         example = problems.smallest_counterexample(int(horizon), name, alpha, beta2)
         run = simulate([example], int(horizon))[0]
-        values = int(horizon), regret(run)[-1], theorem_4(run)[-1], corrected(run)[-1]
+        values = int(horizon), regret(run)[-1], theorem_4(run)[-1], savarese_bound(run)[-1]
         for key, value in zip(found, values, strict=True):
             found[key].append(float(value))
     return found
@@ -306,7 +306,7 @@ def _judge_savarese(demo: Demonstration, name: str, progress: ProgressCallback |
     runs = simulate(examples, steps, progress=progress)
     at = log_spaced(steps, 200)
     ratios = np.array([regret(run, at) / theorem_4(run)[at - 1] for run in runs])
-    sure = max(float((regret(run, run.at) / corrected(run))[-1]) for run in runs)
+    sure = max(float((regret(run, run.at) / savarese_bound(run))[-1]) for run in runs)
     last = ratios[:, -1]
     measured = f"R_T/right-hand side {last.min():.3g} to {last.max():.3g}, mean {last.mean():.3g}"
     demo.judge(f"{THEOREMS[name].name}'s inequality", measured, last.max() <= 1, shown, of=THEOREMS[name])
