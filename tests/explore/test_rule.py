@@ -1,5 +1,6 @@
 """The rule in docs/explore.html gives the numbers of the Python package, to 1e-12."""
 
+import itertools
 import math
 import random
 
@@ -13,7 +14,7 @@ from dynabound.theory import problems
 from dynabound.theory.fast import simulate
 from dynabound.theory.framework import Box, Method
 from dynabound.theory.problems import Line
-from dynabound.theory.regret import regret, theorem_4
+from dynabound.theory.regret import regret, rho, rho_bound, theorem_4
 
 CLOSE = dict(rtol=1e-12, atol=0)
 NAMES = ("SGD", "SGDM", "Adam", "AMSGrad", "AdaBound", "AMSBound")
@@ -115,19 +116,17 @@ def test_the_counterexample_and_both_sides(call, steps):
 
 @pytest.mark.parametrize("family", ["harmonic", "exponential", "linear"])
 def test_the_corrected_bound(call, family):
-    numbers = dict(bounds=family, gamma=0.03, finalLr=0.2)
-    found = call("rule.corrected", numbers, 500, 2, 3)
-    np.testing.assert_allclose(found, corrected(as_python("AdaBound", numbers), 500, 2.0, 3.0), **CLOSE)
+    for gamma, steps in itertools.product((0.001, 0.03, 0.5), (1, 7, 500, 4000)):
+        numbers = dict(bounds=family, gamma=gamma, finalLr=0.2)
+        found = call("rule.corrected", numbers, steps, 2, 3)
+        np.testing.assert_allclose(found, corrected(as_python("AdaBound", numbers), steps, 2.0, 3.0), **CLOSE)
 
 
 def corrected(method, steps, diameter, gradient):
-    """docs/theory.md: D²√T/(2α*) + (α*G²/2)·Σ (1+ρ_t)²/√t + D·G·Σ ρ_t."""
-    t = np.arange(1.0, steps + 1)
-    pairs = np.array([bounds.evaluate(method.bounds, method.gamma, int(each)) for each in t])
-    rho = np.maximum(pairs[:, 1] - 1, 1 - pairs[:, 0])
-    first = diameter**2 * math.sqrt(steps) / (2 * method.final_lr)
-    second = method.final_lr * gradient**2 / 2 * ((1 + rho) ** 2 / np.sqrt(t)).sum()
-    return first + second + diameter * gradient * rho.sum()
+    """The corrected bound on R_T for T = ``steps``."""
+    pairs = np.array([bounds.evaluate(method.bounds, method.gamma, t) for t in range(1, steps + 1)])
+    distances, numbers = rho(*pairs.T, 1.0), dict(diameter=diameter, gradient_bound=gradient)
+    return rho_bound(distances, limit=method.final_lr, **numbers)[-1]
 
 
 SURFACES = {
