@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -80,14 +80,12 @@ def build(
     >>> build("sgdm-dampened", [Parameter(torch.zeros(2))], lr=0.1).param_groups[0]["dampening"]
     0.9
     """
+    check(name, options or {})
     if ":" in name:
         cls, fixed = _import(name), {}
-    elif name in OPTIMIZERS:
-        cls, fixed = OPTIMIZERS[name].cls, dict(OPTIMIZERS[name].options)
+        _check_options(name, cls, options or {})
     else:
-        raise OptimizerError(
-            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{did_you_mean(name, OPTIMIZERS)}"
-        )
+        cls, fixed = OPTIMIZERS[name].cls, dict(OPTIMIZERS[name].options)
     allowed = inspect.signature(cls).parameters
     arguments = {"lr": lr, **fixed, **(options or {})}
     if weight_decay or "weight_decay" in allowed:  # 0 means 0, whatever the default of the class
@@ -96,12 +94,6 @@ def build(
         if "dampening" in arguments:
             raise OptimizerError("opt dampening: sgdm-dampened sets it to the momentum; leave it out, or use sgdm")
         arguments["dampening"] = arguments["momentum"]
-    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
-        known = [option for option in allowed if option != "params"]
-        for key in arguments.keys() - set(known):
-            raise OptimizerError(
-                f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}"
-            )
     try:
         return cls(params, **arguments)
     except Exception as error:  # torch's Adam, for example, raises IndexError for betas=(0.9,)
@@ -148,18 +140,25 @@ def _as_int(value: Any) -> Any:
     return int(value) if exact else value
 
 
-def check(name: str, lr: float, weight_decay: float, options: Mapping[str, Any]) -> None:
-    """Raise the errors of :func:`build` that can be found without importing another package's module."""
+def check(name: str, options: Mapping[str, Any]) -> None:
+    """Raise the errors of :func:`build` that can be found without building or importing anything."""
+    if ":" not in name and name not in OPTIMIZERS:
+        raise OptimizerError(
+            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{did_you_mean(name, OPTIMIZERS)}"
+        )
     if ":" not in name:
-        _check_known(name, lr, weight_decay, tuple(options.items()))
+        _check_options(name, OPTIMIZERS[name].cls, options)
     elif not all(name.partition(":")[::2]):
         raise OptimizerError(f"optimizer={name!r}: must be module:Class, such as torch.optim:RAdam")
 
 
-@lru_cache(maxsize=1024)
-def _check_known(name: str, lr: float, weight_decay: float, options: tuple[tuple[str, Any], ...]) -> None:
-    """Build the optimizer once per combination of values: a plan has hundreds of specs with few combinations."""
-    build(name, [Parameter(torch.zeros(1))], lr, weight_decay, dict(options))
+def _check_options(name: str, cls: type[Optimizer], options: Mapping[str, Any]) -> None:
+    allowed = inspect.signature(cls).parameters
+    known = [option for option in allowed if option != "params"]
+    unknown = options.keys() - set(known)
+    if unknown and not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
+        key = min(unknown)
+        raise OptimizerError(f"opt {key}={options[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}")
 
 
 def _import(name: str) -> type[Optimizer]:
