@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from dynabound import bounds as bound_functions
 from dynabound._checks import check_positive, require
-from dynabound.theory.framework import Box, Floats, Steps, Trajectory
-from dynabound.theory.methods import coefficients
+from dynabound.theory.framework import Box, Floats, Steps, Trajectory, coefficients
 
 
 def regret(run: Trajectory, at: Steps | None = None) -> Floats:
@@ -109,7 +108,7 @@ def rho_bound(
 
     >>> t = np.arange(1.0, 1001)
     >>> rho_bound(1 / (0.5 * t), limit=1.0, diameter=2.0, gradient_bound=1.0)[[0, 99, 999]].round(3)
-    array([  2.   ,  45.471, 127.186])
+    array([  2.   ,  49.502, 123.82 ])
     """
     check_positive("limit", limit)
     require(bool(np.isfinite(rho).all()), "rho", rho, "finite")
@@ -186,6 +185,20 @@ def _with_momentum(run: Trajectory, distance: Floats) -> Floats:
     noise = (0.5 + b) * (2 * np.sqrt(run.at) - 1) * _largest_upper(run) * g**2
     total: Floats = distance + noise + b * np.sqrt(run.x.shape[1]) * run.problem.domain.diameter * g
     return total
+
+
+def that_hold(run: Trajectory) -> dict[str, Floats]:
+    """Every right-hand side that holds for the run of a convex problem, if η_u never rises."""
+    found = {
+        "Theorem B": theorem_b(run),
+        "Theorem 4 with the correction term": theorem_4(run) + correction(run),
+        "Savarese's bound": savarese_bound(run),
+    }
+    if isinstance(run.problem.domain, Box):
+        found["Theorem A"] = theorem_a(run)
+    if run.method.name == "AMSBound":
+        found["Theorem C"] = theorem_c(run)
+    return found
 
 
 def decreases(run: Trajectory) -> NDArray[np.bool_]:
