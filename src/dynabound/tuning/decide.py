@@ -94,8 +94,8 @@ def start_of(start: Sequence[float], trial: Trial) -> Sequence[float]:
 def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
     """How much lower the losses of ``other`` are in the mean, and the standard error; infinite for a single batch.
 
-    >>> difference([2.3, 2.4, 2.2], [2.0, 2.1, 1.9])
-    (0.3..., 0.0...)
+    >>> difference([2.5, 2.5, 2.5, 2.5], [2.0, 2.5, 2.0, 2.5])
+    (0.25, 0.1443...)
     """
     differences = [x - y for x, y in zip(one, other, strict=True)]
     error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf

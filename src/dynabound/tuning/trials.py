@@ -240,8 +240,9 @@ def _check_decrease(start: Sequence[float], trials: Sequence[Trial], best: Trial
     if len(trials) > 1 and len({trial.losses for trial in trials}) == 1:
         raise SuggestError("the losses are the same at all rates: the steps do not change what loss(model, batch) uses")
     before = decide.start_of(start, best)
-    if math.isfinite(decide.score(best)):  # all steps: a third of a short trial is not enough to see a small decrease
-        gain, error = decide.difference(start[: len(best.losses)], best.validation or best.losses)
+    pairs = [(before, best.judged()), (start[: len(best.losses)], best.losses)]  # a short trial has a tiny last third
+    for one, other in pairs[: 1 if best.validation else 2]:
+        gain, error = decide.difference(one, other) if math.isfinite(decide.score(best)) else (0.0, 0.0)
         if gain > 2 * error:
             return
     tried = ", ".join(f"{rate:.3g}" for rate in sorted(trial.rate for trial in trials))
