@@ -101,13 +101,14 @@ class Suggestion:
     def apply(self, optimizer: Optimizer) -> None:
         """Set the three numbers in an AdaBound; param groups with different learning rates keep their ratios.
 
-        >>> import torch
-        >>> from dynabound import AdaBound
-        >>> groups = [{"params": [torch.zeros(1)], "lr": 1e-4}, {"params": [torch.zeros(1)], "lr": 1e-3}]
-        >>> optimizer = AdaBound(groups)
-        >>> Suggestion(0.02, 1.0, 0.001, 1000, 0, (), (), {}).apply(optimizer)
-        >>> [(group["lr"], group["final_lr"]) for group in optimizer.param_groups]
-        [(0.002, 0.1), (0.02, 1.0)]
+        Example:
+            >>> import torch
+            >>> from dynabound import AdaBound
+            >>> groups = [{"params": [torch.zeros(1)], "lr": 1e-4}, {"params": [torch.zeros(1)], "lr": 1e-3}]
+            >>> optimizer = AdaBound(groups)
+            >>> Suggestion(0.02, 1.0, 0.001, 1000, 0, (), (), {}).apply(optimizer)
+            >>> [(group["lr"], group["final_lr"]) for group in optimizer.param_groups]
+            [(0.002, 0.1), (0.02, 1.0)]
         """
         for group in optimizer.param_groups:
             if "final_lr" not in group or group["bounds"] != "harmonic":
