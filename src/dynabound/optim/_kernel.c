@@ -337,7 +337,7 @@ typedef struct {
     int (*view)(void *object, DLTensor *out); /* a borrowed view: nothing to release */
 } DLExchange;
 
-enum { DL_CPU = 1, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
+enum { DL_CPU = 1, DL_CUDA = 2, DL_ROCM = 10, DL_ONEAPI = 14, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
 #define FLOAT16 {DL_FLOAT, 16, 1}
 #define FLOAT32 {DL_FLOAT, 32, 1}
 #define FLOAT64 {DL_FLOAT, 64, 1}
@@ -378,7 +378,7 @@ static int has_memory(PyObject *list, Py_ssize_t k, const DLTensor *tensor) {
     return answer;
 }
 
-/* The memory of a plain torch.Tensor or Parameter on the CPU; false for anything else. */
+/* The memory of a plain torch.Tensor or Parameter on the CPU or a GPU; false for anything else. */
 static int view(PyObject *object, DLTensor *out) {
     PyObject *type = (PyObject *)Py_TYPE(object);
     if (type != torch.tensor_type && type != torch.parameter_type) return 0;
@@ -387,7 +387,12 @@ static int view(PyObject *object, DLTensor *out) {
         return 0;
     }
     out->data = (char *)out->data + out->byte_offset;
-    return out->device_type == DL_CPU && out->dtype.lanes == 1;
+    int32_t device = out->device_type;
+    return (device == DL_CPU || device == DL_CUDA || device == DL_ROCM || device == DL_ONEAPI) && out->dtype.lanes == 1;
+}
+
+static int same_device(const DLTensor *a, const DLTensor *b) {
+    return a->device_type == b->device_type && a->device_id == b->device_id;
 }
 
 static int overlap(const DLTensor *a, const DLTensor *b, Py_ssize_t count) {
@@ -421,8 +426,17 @@ static int is_dense(const DLTensor *t, Py_ssize_t *count) {
 /* The lists of one call: parameters, gradients, first and second moments, for AMSBound the largest second moments. */
 typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
 
+/* Where the tensors may be: on the CPU; with gpus on any one device; with capture the step count is there too, unread. */
+typedef struct { int gpus, capture; } Place;
+
+static int fit_place(const DLTensor *p, const DLTensor *g, const DLTensor *m, const DLTensor *v, const DLTensor *vmax,
+                     const DLTensor *s, Place place) {
+    return (place.gpus || p->device_type == DL_CPU) && same_device(p, g) && same_device(p, m) && same_device(p, v) &&
+           (!vmax || same_device(p, vmax)) && (place.capture ? same_device(p, s) : s->device_type == DL_CPU);
+}
+
 /* Fill in the entry of the k-th parameter; return its kind, or -1 where the kernel does not apply. */
-static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
+static int read_tensor(const Lists *lists, Py_ssize_t k, Place place, Tensor *out) {
     DLTensor p, g, m, v, vmax, s;
     int released = PyList_GetItem(lists->v, k) == Py_None, ams = !released && PyList_Size(lists->vmax) > 0;
     PyObject *list_of_v = released ? lists->m : lists->v; /* to be checked in its place */
@@ -435,7 +449,7 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
         (ams && !same_type(&v.dtype, &vmax.dtype)) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
-    if (!has_memory(lists->steps, k, &s)) return -1;
+    if (!fit_place(&p, &g, &m, &v, ams ? &vmax : NULL, &s, place) || !has_memory(lists->steps, k, &s)) return -1;
     if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
                        !has_memory(list_of_v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
         return -1;
@@ -447,7 +461,6 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
     out->p = p.data, out->g = g.data, out->m = m.data;
     out->v = released ? NULL : v.data, out->vmax = ams ? vmax.data : NULL;
     out->step = s.data, out->ams = released ? RELEASED : ams;
-    if (released && p.device_type != DL_CPU) return -1;
     for (int kind = 0; kind < KIND_COUNT; kind++)
         if (same_type(&KINDS[kind].p, &p.dtype) && same_type(&KINDS[kind].m, &m.dtype) &&
             (released || same_type(&KINDS[kind].v, &v.dtype)))
@@ -497,29 +510,34 @@ static PyObject *connect(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys and then share the object. */
-static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last) {
+/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys and then share the object. With
+ * capture the step count is not read, because it may be on a GPU: None. */
+static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last, int capture) {
     if (tensor->kind < 0) return Py_NewRef(Py_None);
-    if (before && before->kind == tensor->kind && before->ams == tensor->ams && *before->step == *tensor->step)
+    if (before && before->kind == tensor->kind && before->ams == tensor->ams &&
+        (capture || *before->step == *tensor->step))
         return Py_NewRef(last);
-    int released = tensor->ams == RELEASED ? KIND_COUNT : 0;
-    return Py_BuildValue("iL", tensor->kind + released, (long long)*tensor->step);
+    int kind = tensor->kind + (tensor->ams == RELEASED ? KIND_COUNT : 0);
+    return capture ? Py_BuildValue("iO", kind, Py_None) : Py_BuildValue("iL", kind, (long long)*tensor->step);
 }
 
 static PyObject *scan(PyObject *self, PyObject *args) {
     Lists lists;
+    Place place = {0, 0};
     (void)self;
-    if (!PyArg_ParseTuple(args, LISTS_FORMAT, LISTS_ARGUMENTS(lists)) || !check_lists(&lists)) return NULL;
+    if (!PyArg_ParseTuple(args, LISTS_FORMAT "|pp", LISTS_ARGUMENTS(lists), &place.gpus, &place.capture) ||
+        !check_lists(&lists))
+        return NULL;
     Py_ssize_t count = PyList_Size(lists.p);
     PyObject *keys = PyList_New(count), *entries = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Tensor));
     Tensor *tensors = entries ? (Tensor *)PyBytes_AsString(entries) : NULL;
     for (Py_ssize_t k = 0; keys && tensors && k < count; k++) {
         memset(&tensors[k], 0, sizeof *tensors);
-        tensors[k].kind = read_tensor(&lists, k, &tensors[k]);
+        tensors[k].kind = read_tensor(&lists, k, place, &tensors[k]);
         int negated = tensors[k].kind < 0 ? 0 : is_negated(PyList_GetItem(lists.g, k));
         if (negated) tensors[k].kind = -1;
         PyObject *last = k ? PyList_GetItem(keys, k - 1) : NULL;
-        PyObject *key = negated < 0 ? NULL : make_key(&tensors[k], k ? &tensors[k - 1] : NULL, last);
+        PyObject *key = negated < 0 ? NULL : make_key(&tensors[k], k ? &tensors[k - 1] : NULL, last, place.capture);
         if (!key) Py_CLEAR(keys);
         else PyList_SetItem(keys, k, key);
     }
@@ -572,8 +590,9 @@ static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
      "connect(tensor_type, parameter_type, exchange)\n--\n\nSet the types of plain tensors and the interface that reads them."},
     {"scan", scan, METH_VARARGS,
-     "scan(p, g, m, v, vmax, steps)\n--\n\n(kind, step count) of every parameter, or None where the kernel does not "
-     "apply; and an entry of ENTRY_SIZE bytes for update()."},
+     "scan(p, g, m, v, vmax, steps, gpus=False, capture=False)\n--\n\n(kind, step count) of every parameter, or None where "
+     "the kernel does not apply; and an entry of ENTRY_SIZE bytes for update(). With gpus also tensors on a GPU, whose "
+     "entries are for the Triton kernel; with capture the step counts are on the parameters' devices: None."},
     {"update", update, METH_VARARGS,
      "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still alive, in "
      "place, and increment their step counts."},

@@ -94,12 +94,20 @@ def check_params(group: dict[str, Any]) -> None:
     if not _fused.AVAILABLE:
         raise RuntimeError(f"fused=True: there is no C kernel: {_fused.MISSING}; or leave fused=None")
     for index, param in enumerate(group["params"]):
+        gpu = param.device.type in _fused.GPUS
         # A parameter on the meta device is to be given memory, and step() checks whether it was.
-        if not ((param.is_cpu or param.is_meta) and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
+        place = gpu or param.is_cpu or param.is_meta
+        if not (place and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
                 f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
-                "kernel supports plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
-                "leave fused=None"
+                "kernels support plain float32, float64, bfloat16, float16 and complex tensors on the CPU, CUDA, ROCm "
+                "and XPU; leave fused=None"
+            )
+        if gpu and _fused.gpu_missing():
+            raise RuntimeError(f"fused=True: there is no Triton kernel: {_fused.gpu_missing()}; or leave fused=None")
+        if group["capturable"] and param.is_cpu and not gpu:
+            raise ValueError(
+                "fused=True, capturable=True: the kernel of the CPU does not support capturable; set one of them"
             )
 
 
@@ -199,7 +207,7 @@ def warn_about_schedules(param_groups: list[dict[str, Any]]) -> bool:
 
 def _check_backends(group: dict[str, Any]) -> None:
     if group["fused"]:
-        for other in ("foreach", "differentiable", "capturable"):
+        for other in ("foreach", "differentiable"):
             if group[other]:
                 raise ValueError(f"fused=True, {other}=True: the kernel does not support {other}; set one of them")
     if group["differentiable"] and (group["rounding"] == "stochastic" or "bfloat16" in str(group["state_dtype"])):

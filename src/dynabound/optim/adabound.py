@@ -59,7 +59,7 @@ class AdaBound(Optimizer):
             depend on ``lr``, only on its schedule.
         maximize: maximize the objective instead of minimizing it.
         foreach: use torch's multi-tensor functions. None: on accelerators, and for tensor subclasses.
-        fused: use the C kernel. None: on the CPU, for dense tensors, if the kernel was built.
+        fused: use the C kernel, or on a GPU the Triton kernel. None: the C kernel, for dense tensors, if it was built.
         capturable: keep the step count on the parameter's device, so that the step can be captured in a graph.
         differentiable: let autograd record the step.
         debias: apply Adam's bias corrections.
