@@ -17,7 +17,7 @@ from packaging.utils import canonicalize_name
 
 import dynabound
 from dynabound._extras import pip_command
-from dynabound.tuning import Suggestion, Trial, decide
+from dynabound.tuning import Suggestion, Trial
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -111,7 +111,7 @@ def test_the_pip_command_fits_the_installation(origin, command, monkeypatch):
     assert pip_command("lens") == command
 
 
-def test_the_tutorial_shows_a_suggestion_of_the_present_rule_and_text():
+def test_the_tutorial_shows_a_suggestion_with_the_present_text():
     cells = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text(encoding="utf-8"))["cells"]
     shown = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
     plain, html = next(
@@ -121,6 +121,3 @@ def test_the_tutorial_shows_a_suggestion_of_the_present_rule_and_text():
     )
     found = eval(plain, {"Suggestion": Suggestion, "Trial": Trial, "inf": math.inf, "nan": math.nan})
     assert html == found._repr_html_()
-    again = decide.decide(found.start, found.trials, found.steps)
-    assert again.reasons == found.reasons
-    assert again[:3] == pytest.approx((found.lr, found.final_lr, found.gamma), rel=5e-3)

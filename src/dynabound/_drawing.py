@@ -176,9 +176,12 @@ def render(name: str, draw: Callable[[], Figure], kinds: Iterable[str]) -> dict[
 
 def _fix_layout(figure: Figure) -> None:
     """Compute the layout now, and round: the solver's last digits differ from process to process."""
+    layout = figure.get_layout_engine()
+    if layout is None:
+        return
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "constrained_layout not applied")  # too much text is not an error
-        figure.get_layout_engine().execute(figure)
+        layout.execute(figure)
     figure.set_layout_engine(None)  # "none" would leave a placeholder, with which every file is drawn twice
     for axes in figure.axes:
         left, bottom, width, height = (round(edge, 6) for edge in axes.get_position(original=True).bounds)

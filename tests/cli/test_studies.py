@@ -37,7 +37,7 @@ def test_dry_run_lists_the_runs_and_runs_nothing(tmp_path):
     assert {row["state"] for row in listed} == {"new"}
     assert not (tmp_path / "out").exists()
     assert "a search may add more" in run("reproduce", "mnist", "--dry-run", "--out", str(tmp_path / "out")).stdout
-    assert "36 runs to do of 36\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
+    assert "80 runs to do of 80\n" in run("reproduce", "ptb", "--dry-run", "--out", str(tmp_path / "out")).stdout
 
 
 @pytest.mark.slow

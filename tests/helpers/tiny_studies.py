@@ -11,6 +11,7 @@ from dynabound import _drawing
 from dynabound.lab.engines.base import Event, record_failure
 from dynabound.lab.engines.pool import LocalEngine
 from dynabound.lab.errors import LabError
+from dynabound.lab.ledger import TIMES
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, plan, recipes
@@ -59,7 +60,7 @@ def complete(studies: list[Study], store: Store, engine, listen=lambda event: No
 def numbers(store: Store) -> dict:
     """All metrics in the store, without their times."""
     return {
-        run.name: [{k: v for k, v in line.items() if k != "seconds"} for line in run.metrics()] for run in store.runs()
+        run.name: [{k: v for k, v in line.items() if k not in TIMES} for line in run.metrics()] for run in store.runs()
     }
 
 
@@ -137,7 +138,7 @@ def check_as_nobody(out: str) -> None:
 def forget_seconds(store: Store) -> None:
     """Set the time of every epoch to one second: it is the only thing that may differ."""
     for run in store.runs():
-        metrics, status = [{**line, "seconds": 1.0} for line in run.metrics()], run.status()
+        metrics, status = [{**line, **dict.fromkeys(TIMES, 1.0)} for line in run.metrics()], run.status()
         with run.lock():
             run.write_metrics(metrics)
             run.end(status["state"], metrics, step=status["step"])

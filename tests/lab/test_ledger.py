@@ -69,7 +69,7 @@ def test_a_run_that_was_begun_here_takes_over_the_ledger_s_sessions(ledger, tmp_
 
 def test_a_run_that_is_there_is_not_replaced(ledger):
     old = next(iter(ledger.entries().values()))
-    changed = dataclasses.replace(old, metrics=[{**line, "seconds": 1e9} for line in old.metrics])
+    changed = dataclasses.replace(old, metrics=[{**line, "seconds": 1e9, "cpu_seconds": 1e9} for line in old.metrics])
     assert ledger.add([changed]) == 0
     assert ledger.entries()[old.spec.name] == old
 

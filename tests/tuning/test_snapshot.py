@@ -51,7 +51,7 @@ def test_the_model_is_left_exactly_as_it_was() -> None:
     assert all(param.grad is grad for param, grad in zip(model.parameters(), grads, strict=True))
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError])
 @pytest.mark.parametrize("call", [1, 30, 60])
 def test_also_if_it_is_interrupted(error: type[BaseException], call: int) -> None:
     model, batches = prepared()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -31,6 +31,9 @@ def suggest(
         int | None, typer.Option(min=1, help="Length of the planned run (default: that of --epochs).")
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, max=100, help="Repeat with other batches and average.")] = 1,
+    finish: Annotated[
+        Literal["auto", "adam", "sgd"], typer.Option(help="How far towards SGD; auto: where trials show a gain.")
+    ] = "auto",
     data_dir: options.DataDir = None,
     device: options.Device = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder for suggestion.png and suggestion.json.")] = None,
@@ -48,7 +51,9 @@ def suggest(
     limit_threads(chosen)
     with progress_bar(quiet or as_json) as start:
         progress = start("suggesting learning rates")
-        found = suggest_rates(chosen, steps=steps, repeats=repeats, data_dir=data_dir, device=device, progress=progress)
+        found = suggest_rates(
+            chosen, steps=steps, repeats=repeats, finish=finish, data_dir=data_dir, device=device, progress=progress
+        )
     if out:
         _write(found, out)
     command = _train_command(spec, with_rates(chosen, found))

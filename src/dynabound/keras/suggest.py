@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import keras
 import numpy as np
 from keras import ops
 
 from dynabound.keras.adabound import AdaBound
-from dynabound.tuning.known_rates import final_lr_from_moments
+from dynabound.tuning.known_rates import rates_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
-from dynabound.tuning.trials import ProgressCallback, TrialRates, TrialRunner, check_arguments, suggest_with
+from dynabound.tuning.trials import Plan, ProgressCallback, TrialRates, TrialRunner, check_plan, suggest_with
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -40,6 +40,9 @@ def suggest(
     steps: int,
     *,
     batch_size: int = 32,
+    finish: Literal["auto", "adam", "sgd"] = "auto",
+    lr: float = 0.01,
+    validation: Iterable[Any] | None = None,
     budget: int | None = None,
     repeats: int = 1,
     seed: int = 0,
@@ -54,10 +57,15 @@ def suggest(
     Args:
         model: a built model, compiled with the loss to minimise and any optimizer.
         data: a tuple of arrays ``(x, y)`` or ``(x, y, sample_weight)``, which is shuffled and divided into batches; or
-            an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list. Up to
-            a seventh of ``budget`` times ``repeats`` batches are kept in memory.
+            an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list.
+            ``budget`` / 11 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
+        finish: "sgd": the bounds close around a rate of SGD; "adam": they clip extreme rates only. "auto": like "adam",
+            unless bounds that close end clearly lower in a trial.
+        lr: the first rate of Adam that is tried.
+        validation: batches, as tuples, that the trials are judged by; all are used after each trial. None: the trials
+            are judged by their last training losses.
         budget: training steps to spend in each repeat. None: 1.4 times as many as the run has, but at most 600.
         repeats: the number of repetitions, with other batches; the answer is the geometric mean.
         seed: seed of the order of arrays.
@@ -84,13 +92,11 @@ def suggest(
         final_learning_rate = ...
         gamma = ...
     """
-    budget = check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__)
+    plan = check_plan(steps, budget, repeats, finish, lr, validation, options, SuggestOptions.__annotations__)
     _check_model(model)
-    runner = KerasRunner(model, options, progress, budget * repeats)
+    runner = KerasRunner(model, options, progress, plan)
     try:
-        return suggest_with(
-            runner, _batches(data, batch_size, seed), steps, budget, repeats, options, LearningRateSuggestion
-        )
+        return suggest_with(runner, _batches(data, batch_size, seed), options, LearningRateSuggestion)
     finally:
         runner.rewind()
 
@@ -99,9 +105,9 @@ class KerasRunner(TrialRunner):
     """Trains the model through a trainer of its own, whose optimizer has variables for the rates."""
 
     def __init__(
-        self, model: keras.Model, options: Mapping[str, Any], progress: ProgressCallback | None, most: int
+        self, model: keras.Model, options: Mapping[str, Any], progress: ProgressCallback | None, plan: Plan
     ) -> None:
-        super().__init__(progress, most)
+        super().__init__(progress, plan)
         self.optimizer, self.trainer = TrialAdaBound(**options), Trainer(model)
         self.trainer.compile(
             optimizer=self.optimizer,
@@ -132,9 +138,14 @@ class KerasRunner(TrialRunner):
         self.trainer.reset_metrics()  # otherwise the loss would be a running mean
         return float(self.trainer.train_on_batch(*batch, return_dict=True)["loss"])
 
-    def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
-        return final_lr_from_moments(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
+    def evaluate(self, batch: Any) -> float:
+        """The loss of a validation batch, without training."""
+        self.trainer.reset_metrics()
+        return float(self.trainer.test_on_batch(*batch, return_dict=True)["loss"])
+
+    def adams_rates(self) -> tuple[float, float]:
+        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
+        return rates_from_moments(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
 
 
 class Trainer(keras.Model):  # type: ignore[misc]

@@ -225,6 +225,8 @@ def add_runs(studies: Sequence[Study], scale: str, store: Store, ledger: Ledger)
     return ledger.add((Entry.of(spec, store) for spec in ended), {spec: found for spec, found in made.items() if found})
 
 
+TIMES = ("seconds", "cpu_seconds")
+"""The metrics that differ from machine to machine."""
 FIRST_POINTS, LAST_POINTS = 1.0, 0.3
 """How much the first and the last epoch of a run may differ on another machine: points of accuracy, or per cent of
 perplexity. The last epoch may differ by four standard deviations over the seeds of its settings, if that is more: where
@@ -325,7 +327,7 @@ def _tolerance(entry: Entry, key: str, others: Iterable[Entry]) -> float:
 
 
 def _numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{key: value for key, value in line.items() if key != "seconds"} for line in metrics]
+    return [{key: value for key, value in line.items() if key not in TIMES} for line in metrics]
 
 
 def _first_difference(entry: Entry, result: Result) -> str:

@@ -71,7 +71,7 @@ class RunSpec:
     >>> RunSpec("mnist", model="lstm")
     Traceback (most recent call last):
     ...
-    dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121
+    dynabound.lab.spec.SpecError: model='lstm': mnist takes perceptron, resnet34, densenet121, resnet10
     """
 
     task: str = _field(MISSING, "Data set to train on.", TASKS)
@@ -119,7 +119,7 @@ class RunSpec:
         if not isinstance(self.rates, bool):
             raise SpecError(f"rates={self.rates!r}: must be True or False")
         object.__setattr__(self, "opt", _pairs(self.optimizer, self.opt))
-        optimizers.check(self.optimizer, self.lr, self.weight_decay, self.options)
+        optimizers.check(self.optimizer, self.options)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, RunSpec) and self.name == other.name  # in Python, True is equal to 1

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import jax
 import optax
 
 from dynabound.optax.adabound import adabound
 from dynabound.optax.lens import find
-from dynabound.tuning.known_rates import final_lr_from_moments
+from dynabound.tuning.known_rates import rates_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
-from dynabound.tuning.trials import ProgressCallback, TrialRates, TrialRunner, check_arguments, suggest_with
+from dynabound.tuning.trials import Plan, ProgressCallback, TrialRates, TrialRunner, check_plan, suggest_with
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -37,6 +37,9 @@ def suggest(
     steps: int,
     *,
     optimizer: Callable[..., optax.GradientTransformation] = adabound,
+    finish: Literal["auto", "adam", "sgd"] = "auto",
+    lr: float = 0.01,
+    validation: Iterable[Any] | None = None,
     clip: float | None = None,
     budget: int | None = None,
     repeats: int = 1,
@@ -50,10 +53,15 @@ def suggest(
     Args:
         params: the parameters that the run starts from.
         loss: ``loss(params, batch)`` returns the scalar to minimise; a pure function.
-        batches: any iterable; up to a seventh of ``budget`` times ``repeats`` batches are kept in memory.
+        batches: any iterable; ``budget`` / 11 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
             ``functools.partial(adaboundw, mask=mask)``.
+        finish: "sgd": the bounds close around a rate of SGD; "adam": they clip extreme rates only. "auto": like "adam",
+            unless bounds that close end clearly lower in a trial.
+        lr: the first rate of Adam that is tried.
+        validation: batches that the trials are judged by; all are used after each trial. None: the trials are judged by
+            their last training losses.
         clip: largest global norm of the gradient. None: no clipping.
         budget: training steps to spend in each repeat. None: 1.4 times as many as the run has, but at most 600.
         repeats: the number of repetitions, with other batches; the answer is the geometric mean.
@@ -78,9 +86,9 @@ def suggest(
         final_learning_rate = ...
         gamma = ...
     """
-    budget = check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
-    runner = OptaxRunner(params, loss, optimizer, clip, options, progress, budget * repeats)
-    return suggest_with(runner, batches, steps, budget, repeats, options, LearningRateSuggestion)
+    plan = check_plan(steps, budget, repeats, finish, lr, validation, options, SuggestOptions.__annotations__, clip)
+    runner = OptaxRunner(params, loss, optimizer, clip, options, progress, plan)
+    return suggest_with(runner, batches, options, LearningRateSuggestion)
 
 
 class OptaxRunner(TrialRunner):
@@ -94,9 +102,9 @@ class OptaxRunner(TrialRunner):
         clip: float | None,
         options: Mapping[str, Any],
         progress: ProgressCallback | None,
-        most: int,
+        plan: Plan,
     ) -> None:
-        super().__init__(progress, most)
+        super().__init__(progress, plan)
         self.first, self.b2, self.eps = params, options.get("b2", 0.999), options.get("eps", 1e-8)
 
         def transformation(rates: TrialRates) -> optax.GradientTransformation:
@@ -110,6 +118,7 @@ class OptaxRunner(TrialRunner):
             return optax.apply_updates(params, updates), state, value
 
         self.init, self.update = transformation(TrialRates(1.0, gamma=1.0)).init, jax.jit(update)
+        self.loss = jax.jit(loss)
 
     def start(self, rates: TrialRates | None) -> None:
         """Start from the first parameters and a new state; without rates the learning rate is 0: nothing changes."""
@@ -121,8 +130,12 @@ class OptaxRunner(TrialRunner):
         self.params, self.state, value = self.update(self.params, self.state, batch, self.rates)
         return float(value)
 
-    def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
+    def evaluate(self, batch: Any) -> float:
+        """The loss of a validation batch, without training."""
+        return float(self.loss(self.params, batch))
+
+    def adams_rates(self) -> tuple[float, float]:
+        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
         state = find(self.state)
         correction = 1 - self.b2 ** int(state.count)
-        return final_lr_from_moments((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)
+        return rates_from_moments((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)

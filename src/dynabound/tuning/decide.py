@@ -1,16 +1,13 @@
 """The rule: from short trials to learning rates and the reasons for them. Pure functions of rates and losses.
 
-A trial is a short run with constant settings, from the model's weights, on the same batches as all others. Its score
-is the mean loss of its last third.
+A trial is a short run with constant settings, from the model's weights, on the same batches as all others. It is judged
+by the mean loss of its last third, or of validation batches.
 
-* ``lr``: the smallest rate of Adam whose loss decreases at least :data:`SHARE` as far as at the best rate.
-* ``final_lr``: trials of AdaBound that becomes SGD within the trial. The rate of the lowest loss, times (length of a
-  trial / length of the run)^:data:`HORIZON`.
-* ``lr`` again: it is raised by :data:`FACTOR` if AdaBound ends lower with it, significantly and by :data:`GAIN`.
-* ``gamma``: :data:`FAST` / steps.
-* In a last trial the bounds close slowly around the mean of Adam's rates α/√v, with the raised ``lr``. If it ends
-  lower than all other trials of AdaBound, again significantly and by :data:`GAIN`, these two rates are chosen, both
-  multiplied by the same factor as ``final_lr``, and ``gamma`` is :data:`SLOW` / steps.
+* ``lr``: the best rate of trials of Adam, times (length of a trial / length of the run)^:data:`HORIZON`.
+* Bounds: wide ones that clip extreme rates only, around the mean of Adam's rates α/√v. If SGD's loss decreases about
+  as fast as Adam's, AdaBound is also tried with bounds that close around the best rate of SGD. They are chosen if it
+  ends lower than Adam, significantly and by :data:`MARGIN`.
+* ``final_lr``: the mean of Adam's rates, or the best rate of SGD, in the same proportion to trials as ``lr``.
 """
 
 from __future__ import annotations
@@ -25,20 +22,19 @@ __all__ = ["Decision", "Trial", "decide"]
 
 FACTOR = math.sqrt(10)
 """Between neighbouring rates."""
-SHARE = 2 / 3
-"""Of the decrease at Adam's best rate. A trial is shorter than the run, so its best rate is too large for the run; and
-the curve is flat there, so the best rate depends on chance."""
-GAIN = 1 / 80
-"""Of the decrease: the smallest gain for which a larger ``lr``, or slow bounds, are chosen. What gains little in a
-short trial can hurt in a long run: with 1.2 % of the decrease it hurt on the demo's LSTM of three layers, with 1.3 % it
-helped on MNIST."""
-HORIZON = 0.25
+LOWEST, HIGHEST = 1e-6, 10.0
+"""The range of Adam's rates."""
+HORIZON = 1 / 3
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
-gradients are noisy. This is the middle."""
-FAST, SLOW = 10.0, 0.25
-"""γ·steps. FAST: the bounds are within a factor of 2 of ``final_lr`` after a tenth of the run, within 10 % at its end.
-SLOW: within a factor of 5 at the end, for losses that Adam lowers faster than SGD throughout, as with batch
-normalization in a run of a few hundred steps."""
+gradients are noisy. Between trials and runs of small tasks it was between 0 and 0.7, in the mean about 1/3."""
+MARGIN = 0.02
+"""Of the decrease at Adam's best rate: the smallest gain for which bounds close around a rate of SGD."""
+KEEPS_UP = 0.9
+"""Of that decrease: what SGD must reach in its first trial, otherwise no more of its rates are tried."""
+SPEEDS = {"wide": 0.01, "closing": 10.0, "late": 1.0}
+"""γ·steps of AdaBound's trials and of the run. wide: at the end of the run the bounds are a factor of 100 from
+``final_lr``: nearly Adam. closing: a factor of 2 after a tenth of the run, and 10 % at its end. late: a factor of 2 at
+its end, for finish="sgd"."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +42,20 @@ class Trial:
     """One short run."""
 
     kind: str
-    """What it tries. "lr": a rate of Adam. "final_lr": a final rate of AdaBound that becomes SGD within the trial.
-    "raised": the same at the best final rate, with a larger lr. "slow": with that lr, and slow bounds around the mean
-    of Adam's rates α/√v."""
+    """What it tries. "lr": a rate of Adam. "final_lr": a rate of SGD with averaged momentum. "closing", "late": bounds
+    of AdaBound that close around the best rate of SGD. "wide": wide bounds around the mean of Adam's rates α/√v.
+    The one that was chosen is the last trial."""
     rate: float
-    """``lr`` for "lr" and "raised", ``final_lr`` for the others."""
+    """``lr`` for "lr", ``final_lr`` for the others."""
     losses: tuple[float, ...]
     """The loss of every step; the last one is not finite if the trial was stopped there."""
     repeat: int = 0
+    validation: tuple[float, ...] = ()
+    """Losses of the validation batches at the end of the trial, if there are any."""
+
+    def judged(self) -> Sequence[float]:
+        """The losses that the trial is judged by."""
+        return self.validation or last_third(self.losses)
 
 
 class Decision(NamedTuple):
@@ -63,7 +65,7 @@ class Decision(NamedTuple):
     final_lr: float
     gamma: float
     reasons: dict[str, str]
-    """Why ``lr``, ``final_lr`` and ``gamma`` are what they are."""
+    """Why ``lr``, ``final_lr`` and ``gamma`` are what they are, and how AdaBound compares with Adam."""
 
 
 Scores = Mapping[float, float]
@@ -71,86 +73,65 @@ Scores = Mapping[float, float]
 
 
 def last_third(losses: Sequence[float]) -> Sequence[float]:
-    """The losses that a trial is judged by: at least two."""
+    """The losses of the last third of the steps: at least two."""
     return losses[-max(2, len(losses) // 3) :]
 
 
-def score(losses: Sequence[float], part: slice = slice(None)) -> float:
-    """The mean of the last third of a trial, or of a part of it; infinity if the trial was stopped.
+def score(trial: Trial, part: slice = slice(None)) -> float:
+    """The mean of the losses that a trial is judged by, or of a part of them; infinity if the trial was stopped.
 
-    >>> score([9.0, 9.0, 9.0, 9.0, 1.0, 3.0]), score([9.0, 9.0, math.nan])
+    >>> score(Trial("lr", 0.01, (9.0, 9.0, 9.0, 9.0, 1.0, 3.0))), score(Trial("lr", 10.0, (9.0, 9.0, math.nan)))
     (2.0, inf)
     """
-    return statistics.fmean(last_third(losses)[part]) if math.isfinite(losses[-1]) else math.inf
+    return statistics.fmean(trial.judged()[part]) if math.isfinite(sum(trial.judged())) else math.inf
 
 
-def loss_decreased(before: Sequence[float], after: Sequence[float]) -> bool:
-    """Whether the loss fell by more than twice the standard error of the mean difference; False for a single batch.
+def start_of(start: Sequence[float], trial: Trial) -> Sequence[float]:
+    """The losses of the untrained model on the batches that the trial is judged by."""
+    return start if trial.validation else last_third(start[: len(trial.losses)])
 
-    >>> loss_decreased([2.3, 2.4, 2.2], [2.0, 2.1, 1.9]), loss_decreased([2.3, 2.4, 2.2], [2.2, 2.6, 2.1])
-    (True, False)
+
+def difference(one: Sequence[float], other: Sequence[float]) -> tuple[float, float]:
+    """How much lower the losses of ``other`` are in the mean, and the standard error; infinite for a single batch.
+
+    >>> difference([2.5, 2.5, 2.5, 2.5], [2.0, 2.5, 2.0, 2.5])
+    (0.25, 0.1443...)
     """
-    differences = [x - y for x, y in zip(before, after, strict=True)]
-    if len(differences) < 2:
-        return False
-    error = statistics.stdev(differences) / math.sqrt(len(differences))
-    return statistics.fmean(differences) > 2 * error
+    differences = [x - y for x, y in zip(one, other, strict=True)]
+    error = statistics.stdev(differences) / math.sqrt(len(differences)) if len(differences) > 1 else math.inf
+    return statistics.fmean(differences), error
 
 
 def explore(
-    trial: Callable[[float], float], first: float, enough: Callable[[Scores], bool], most: int
+    trial: Callable[[float], float],
+    first: float,
+    start: float,
+    most: int,
+    lowest: float = 0.0,
+    highest: float = math.inf,
 ) -> dict[float, float]:
-    """Trial upwards from ``first`` until the loss rises again, then downwards until ``enough`` holds: ``most`` trials.
+    """Trial upwards from ``first`` until the loss rises, then downwards until it rises: at most ``most`` trials.
+
+    If the loss is above ``start``, that of the untrained model, the rate is too large: only downwards.
 
     >>> valley = lambda rate: abs(math.log10(rate) - 2)
-    >>> scores = explore(valley, 1.0, enough=lambda scores: True, most=9)
-    >>> [round(rate) for rate in scores]
+    >>> [round(rate) for rate in explore(valley, 1.0, start=5.0, most=9)]
     [1, 3, 10, 32, 100, 316]
     """
-    scores = {first: trial(first)}
-    while len(scores) < most and _top_is_best(scores):
-        scores[max(scores) * FACTOR] = trial(max(scores) * FACTOR)
-    while len(scores) < most and not (math.isfinite(min(scores.values())) and enough(scores)):
-        scores[min(scores) / FACTOR] = trial(min(scores) / FACTOR)
+    rate, scores = first, {first: trial(first)}
+    while len(scores) < most and scores[rate] < start and _is_least(scores, rate) and rate * FACTOR < 1.01 * highest:
+        rate *= FACTOR
+        scores[rate] = trial(rate)
+    rate = first
+    while len(scores) < most and not min(scores.values()) < min(start, scores[rate]) and 1.01 * rate / FACTOR > lowest:
+        rate /= FACTOR
+        scores[rate] = trial(rate)
     return scores
 
 
-def _top_is_best(scores: Scores) -> bool:
-    return math.isfinite(scores[max(scores)]) and scores[max(scores)] == min(scores.values())
-
-
-def _limit(scores: Scores, start: float) -> float:
-    """The score after :data:`SHARE` of the fall of the best trial."""
-    return start - SHARE * (start - min(scores.values()))
-
-
-def brackets_lr(scores: Scores, start: float) -> bool:
-    """Whether the loss decreases too little at the smallest rate, so that :func:`smallest_sufficient` is above it."""
-    return scores[min(scores)] > _limit(scores, start)
-
-
-def brackets_final_lr(scores: Scores) -> bool:
-    """Whether the smallest rate is not the best one."""
-    return scores[min(scores)] > min(scores.values())
-
-
-def smallest_sufficient(scores: Scores, start: float) -> float:
-    """The smallest rate whose loss decreases from ``start`` at least :data:`SHARE` as far as at the best rate.
-
-    Between two rates the score is taken as linear in the logarithm of the rate.
-
-    >>> smallest_sufficient({0.1: 5.0, 1.0: 2.0, 10.0: 1.0, 100.0: 4.0}, start=7.0)      # two thirds of the fall: to 3
-    0.464...
-    """
-    rates, limit = sorted(scores), _limit(scores, start)
-    index = rates.index(min(rates, key=scores.__getitem__))
-    while index and scores[rates[index - 1]] <= limit:
-        index -= 1
-    if not index or not math.isfinite(scores[rates[index - 1]]):
-        return rates[index]
-    low, high = rates[index - 1], rates[index]
-    share = min(1.0, (scores[low] - limit) / (scores[low] - scores[high]))
-    return float(low * (high / low) ** share)
+def _is_least(scores: Scores, rate: float) -> bool:
+    """Whether the score of the rate is below all others."""
+    return all(scores[rate] < score for other, score in scores.items() if other != rate)
 
 
 def best_rate(scores: Scores) -> float:
@@ -171,109 +152,86 @@ def best_rate(scores: Scores) -> float:
     return float(best * (rates[index + 1] / best) ** shift)
 
 
-def is_better(
-    untrained: Sequence[float], trials: Sequence[Trial], kind: str, others: Sequence[str], part: slice = slice(None)
-) -> bool:
-    """Whether the trial of a kind ends lower than the best of other kinds: significantly, and by :data:`GAIN`."""
-    [one] = (trial.losses for trial in trials if trial.kind == kind)
-    best = min((trial.losses for trial in trials if trial.kind in others), key=score)
-    if not math.isfinite(one[-1]):
+def best_of(trials: Sequence[Trial], kind: str) -> Trial:
+    """The trial of a kind with the lowest score."""
+    return min((trial for trial in trials if trial.kind == kind), key=score)
+
+
+def is_lower(start: Sequence[float], one: Trial, other: Trial) -> bool:
+    """Whether ``one`` ends lower than ``other``: by two standard errors and :data:`MARGIN` of the other's decrease."""
+    if not math.isfinite(score(one)):
         return False
-    gain, decrease = score(best, part) - score(one, part), score(untrained[: len(one)], part) - score(one, part)
-    return gain >= GAIN * decrease and loss_decreased(last_third(best)[part], last_third(one)[part])
+    gain, error = difference(other.judged(), one.judged())
+    decrease, _ = difference(start_of(start, other), other.judged())
+    return gain > max(2 * error, MARGIN * decrease)
 
 
-def decide(untrained: Sequence[float], trials: Sequence[Trial], steps: int, part: slice = slice(None)) -> Decision:
-    """The answer from the trials of one repeat, judged by ``part`` of their last thirds."""
-    adam, adabound, raised, slow = (
-        _Compared.of(untrained, trials, kind, part) for kind in ("lr", "final_lr", "raised", "slow")
-    )
-    longer = (adabound.length / steps) ** HORIZON
-    is_slow = is_better(untrained, trials, "slow", ("final_lr", "raised"), part)
-    is_raised = is_better(untrained, trials, "raised", ("final_lr",), part)
-    lr, final_lr, speed = smallest_sufficient(adam.scores, adam.start), best_rate(adabound.scores) * longer, FAST
-    if is_slow:
-        lr, final_lr, speed = lr * FACTOR * longer, slow.best * longer, SLOW
-    elif is_raised:
-        lr *= FACTOR
-    times = f"times ({adabound.length}/{steps})^{HORIZON:g}"
-    why_lr = _why_adams_rate(adam) + (
-        f" Raised to {raised.best:.3g}, the rate of the trial with slow bounds, {times}."
-        if is_slow
-        else _why_raised(raised, is_raised)
-    )
-    why_final_lr = _why_slow(adabound, slow, times) if is_slow else _why_fast(adabound, slow, times)
-    why_gamma = (
-        f"{speed:g}/steps. At the end of the run the bounds are a factor of {1 + 1 / speed:.2g} from their limit."
-    )
-    return Decision(lr, final_lr, speed / steps, {"lr": why_lr, "final_lr": why_final_lr, "gamma": why_gamma})
+def keeps_up(start: Sequence[float], sgd: Trial, adam: Trial) -> bool:
+    """Whether the loss of SGD decreased about as far as Adam's."""
+    before = statistics.fmean(start_of(start, adam))
+    return before - score(sgd) >= KEEPS_UP * (before - score(adam))
 
 
-class _Compared(NamedTuple):
-    """The trials of one kind."""
-
-    scores: Scores
-    start: float
-    """The score of the untrained model on the same batches."""
-    length: int
-
-    @classmethod
-    def of(cls, untrained: Sequence[float], trials: Sequence[Trial], kind: str, part: slice) -> _Compared:
-        losses = {trial.rate: trial.losses for trial in trials if trial.kind == kind}
-        length = max(map(len, losses.values()))
-        scores = {rate: score(values, part) for rate, values in losses.items()}
-        return cls(scores, score(untrained[:length], part), length)
-
-    @property
-    def best(self) -> float:
-        """The rate of the lowest score."""
-        return min(self.scores, key=self.scores.__getitem__)
-
-    @property
-    def lowest(self) -> float:
-        """The lowest score."""
-        return self.scores[self.best]
-
-    @property
-    def decrease(self) -> str:
-        """From where to where the loss decreased, and from which rate on it did not."""
-        worse = [rate for rate in self.scores if rate > self.best and self.scores[rate] >= self.start]
-        limit = f" (from {min(worse):.3g} on it did not decrease)" if worse else ""
-        return f"from {self.start:.4g} to {self.lowest:.4g}{limit}"
+def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: slice = slice(None)) -> Decision:
+    """The answer from the trials of one repeat; its two rates are judged by ``part`` of the losses."""
+    adam, shown = best_of(trials, "lr"), trials[-1]
+    is_sgd, speed = shown.kind != "wide", SPEEDS[shown.kind]
+    length = len(adam.losses)
+    shorter = (length / steps) ** HORIZON
+    tried = {kind: {trial.rate: score(trial, part) for trial in trials if trial.kind == kind}
+             for kind in ("lr", "final_lr")}  # fmt: skip
+    lr = best_rate(tried["lr"]) * shorter
+    final_lr = best_rate(tried["final_lr"]) * shorter if is_sgd else shown.rate / adam.rate * lr
+    times = f"times ({length}/{steps})^{HORIZON:.2g}, because a longer run needs a smaller rate."
+    decreased = f"from {_digits(start_of(start, adam), adam)}"
+    reasons = {
+        "lr": f"in {length} steps Adam's loss decreased most at {adam.rate:.3g}, {decreased}. Chosen: "
+        f"{_vertex(tried['lr'])}, {times}",
+        "final_lr": _why_sgd(trials, tried["final_lr"], times) if is_sgd else _why_adam(trials),
+    }
+    reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.3g} from "
+    reasons["gamma"] += "final_lr." if is_sgd else "final_lr, so that they clip extreme rates only: nearly Adam."
+    reasons["compared"] = _compare(start, shown, adam)
+    return Decision(lr, final_lr, speed / steps, reasons)
 
 
-def _why_adams_rate(adam: _Compared) -> str:
+def _vertex(scores: Scores) -> str:
+    best = min(scores, key=scores.__getitem__)
+    return "that rate" if best_rate(scores) == best else "the minimum of the parabola through it and its neighbours"
+
+
+def _digits(before: Sequence[float], trial: Trial) -> str:
+    """From where to where the loss decreased, with enough digits to see it."""
+    begin, end = statistics.fmean(before), score(trial)
+    ratio = max(abs(begin), abs(end)) / (abs(begin - end) or 1.0)
+    digits = 4 + max(0, math.floor(math.log10(ratio or 1.0))) if math.isfinite(ratio) else 4
+    return f"{begin:.{digits}g} to {end:.{digits}g}"
+
+
+def _why_sgd(trials: Sequence[Trial], scores: Scores, times: str) -> str:
+    best = best_of(trials, "final_lr")
     return (
-        f"in {adam.length} steps Adam's loss decreased most at {adam.best:.3g}, {adam.decrease}. Chosen: the smallest "
-        f"rate with at least {SHARE:.0%} of that decrease, because a trial is shorter than the run and favours larger "
-        "rates."
+        f"in {len(best.losses)} steps of SGD with averaged momentum the loss was lowest at {best.rate:.3g}, "
+        f"{score(best):.4g}. Chosen: {_vertex(scores)}, {times}"
     )
 
 
-def _why_raised(raised: _Compared, is_raised: bool) -> str:
-    ended, therefore = ("ended", "raised to that") if is_raised else ("did not end", "not raised")
-    return f" With {raised.best:.3g} AdaBound {ended} clearly lower, at {raised.lowest:.4g}: {therefore}."
+def _why_adam(trials: Sequence[Trial]) -> str:
+    why = "the mean of Adam's rates lr/√v in its best trial, in proportion to lr."
+    closing = [trial for trial in trials if trial.kind == "closing"]
+    behind = [trial for trial in trials if trial.kind == "final_lr" and not closing]
+    for trial in closing:
+        why += f" Bounds that close around {trial.rate:.3g}, SGD's best rate, did not end clearly lower than Adam."
+    for trial in behind:
+        why += f" SGD with averaged momentum at {trial.rate:.3g} ended at {score(trial):.4g}, behind Adam."
+    return why
 
 
-def _why_final_rate(adabound: _Compared) -> str:
-    return (
-        f"AdaBound with gamma = {FAST:g}/{adabound.length}, so that it becomes SGD within {adabound.length} steps, "
-        f"reached the lowest loss at {adabound.best:.3g}, {adabound.decrease}."
-    )
-
-
-def _why_fast(adabound: _Compared, slow: _Compared, times: str) -> str:
-    is_vertex = best_rate(adabound.scores) != adabound.best
-    rate = "the minimum of the parabola through it and its neighbours" if is_vertex else "that rate"
-    return (
-        f"{_why_final_rate(adabound)} Chosen: {rate}, {times}, because a longer run needs a smaller rate. Bounds that "
-        f"close slowly around {slow.best:.3g}, the mean of Adam's rates lr/√v, did not end clearly lower, at "
-        f"{slow.lowest:.4g}."
-    )
-
-
-def _why_slow(adabound: _Compared, slow: _Compared, times: str) -> str:
-    return (
-        f"{_why_final_rate(adabound)} Bounds that close slowly around {slow.best:.3g}, the mean of Adam's rates lr/√v, "
-        f"ended clearly lower, at {slow.lowest:.4g}. Chosen: {slow.best:.3g}, {times}."
-    )
+def _compare(start: Sequence[float], shown: Trial, adam: Trial) -> str:
+    """AdaBound as suggested beside Adam."""
+    gain, error = difference(adam.judged(), shown.judged()) if math.isfinite(score(shown)) else (-math.inf, math.nan)
+    told = f"{len(adam.losses)} steps end at {score(shown):.5g} with AdaBound and at {score(adam):.5g} with Adam at "
+    told += f"{adam.rate:.3g}: a difference of {gain:.2g} ± {error:.2g}."
+    if is_lower(start, shown, adam):
+        return f"{told} AdaBound has an advantage over Adam here."
+    return f"{told} AdaBound has no advantage over Adam here."

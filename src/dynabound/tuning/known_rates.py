@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dynabound._checks import check_number, check_positive
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-__all__ = ["final_lr_from_adam", "final_lr_from_moments", "final_lr_from_sgd"]
+__all__ = ["adams_rates", "final_lr_from_adam", "final_lr_from_sgd", "rates_from_moments"]
 
 
 def final_lr_from_sgd(lr: float, momentum: float = 0.0, dampening: float = 0.0) -> float:
@@ -58,9 +58,14 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
         >>> round(final_lr_from_adam(adam), 6)      # SGD at 0.005 makes the same step: 0.005 · 2 = 0.01
         0.005
     """
+    return adams_rates(optimizer)[0]
+
+
+def adams_rates(optimizer: Optimizer) -> tuple[float, float]:
+    """:func:`final_lr_from_adam`, and the mean of Adam's rates: lr/mean(√v), as :func:`rates_from_moments`."""
     from dynabound._dtensor import full_tensor
 
-    decrease = energy = 0.0
+    sums, largest = [], max(float(group["lr"]) for group in optimizer.param_groups)
     for group in optimizer.param_groups:
         lr = float(group["lr"])
         for param in group["params"]:
@@ -69,34 +74,44 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
                 continue
             # Undo the bias of the first steps, as Adam does.
             v = _as_real(state["exp_avg_sq"]) / (1 - group["betas"][1] ** float(state["step"]))
-            decrease += lr * float(full_tensor((v / (v.sqrt() + group["eps"])).nan_to_num().sum(dtype=v.dtype)))
-            energy += float(full_tensor(v.sum()))
-    if not (0 < energy < math.inf and math.isfinite(decrease)):
+            root = v.sqrt()
+            parts = (v / (root + group["eps"])).nan_to_num(), v, root / lr * largest if lr else root
+            sums.append((lr, v.numel(), *(float(full_tensor(part.sum(dtype=v.dtype))) for part in parts)))
+    try:
+        return _rates(sums, largest)
+    except ValueError:
         raise ValueError(
             f"optimizer={type(optimizer).__name__}: its state must hold finite second moments (exp_avg_sq) that are "
             "not all 0; call it after some steps of Adam"
-        )
-    return decrease / energy
+        ) from None
 
 
-def final_lr_from_moments(moments: Iterable[Any], lr: float, eps: float) -> float:
-    """:func:`final_lr_from_adam` for Optax and Keras: from Adam's second moments, without the bias of the first steps.
+def rates_from_moments(moments: Iterable[Any], lr: float, eps: float) -> tuple[float, float]:
+    """:func:`adams_rates` for Optax and Keras: from Adam's second moments, without the bias of the first steps.
 
     >>> import numpy as np
-    >>> final_lr_from_moments([np.array([4.0, 4.0])], lr=0.01, eps=0.0)
-    0.005
+    >>> rates_from_moments([np.array([4.0, 4.0])], lr=0.01, eps=0.0)
+    (0.005, 0.005)
     """
     import numpy as np
 
-    decrease = energy = 0.0
+    sums = []
     for moment in moments:
         v = np.asarray(moment, np.float64)
-        v = v[v > 0]
-        decrease += lr * float((v / (np.sqrt(v) + eps)).sum())
-        energy += float(v.sum())
-    if not energy > 0:
-        raise SuggestError("the loss does not depend on the parameters: all of their gradients are 0")
-    return decrease / energy
+        root = np.sqrt(v)
+        sums.append((lr, v.size, float((v[v > 0] / (root[v > 0] + eps)).sum()), float(v.sum()), float(root.sum())))
+    try:
+        return _rates(sums, lr)
+    except ValueError:
+        raise SuggestError("the loss does not depend on the parameters: all of their gradients are 0") from None
+
+
+def _rates(sums: Sequence[tuple[float, int, float, float, float]], lr: float) -> tuple[float, float]:
+    """From lr, the number of elements, Σ v/(√v + ε), Σ v and Σ √v of each tensor; ValueError if v is 0 or infinite."""
+    decrease, energy = sum(rate * part for rate, _, part, _, _ in sums), sum(part for *_, part, _ in sums)
+    if not (0 < energy < math.inf and math.isfinite(decrease)):
+        raise ValueError
+    return decrease / energy, lr * sum(number for _, number, *_ in sums) / sum(roots for *_, roots in sums)
 
 
 def _as_real(moment: Tensor) -> Tensor:

@@ -14,15 +14,16 @@ from typing_extensions import Unpack
 
 from dynabound.optim import AdaBound
 from dynabound.tuning import trials
-from dynabound.tuning.known_rates import final_lr_from_adam
+from dynabound.tuning.decide import Trial
+from dynabound.tuning.known_rates import adams_rates
 from dynabound.tuning.snapshot import Snapshot
-from dynabound.tuning.suggestion import Suggestion
+from dynabound.tuning.suggestion import Suggestion, scaled_groups
 
 __all__ = ["SuggestArguments", "SuggestOptions", "suggest"]
 
 Model = TypeVar("Model", bound=nn.Module)
 _ADAM = ("constant", 0.0, math.inf)  # with these bounds AdaBound is Adam
-_RATES = ("lr", "final_lr", "gamma", "bounds")
+_RATES = ("final_lr", "gamma", "bounds")
 
 
 class SuggestOptions(TypedDict, total=False):
@@ -39,6 +40,9 @@ class SuggestArguments(SuggestOptions, total=False):
     """All keyword arguments of :func:`suggest`, for functions that pass them on."""
 
     params: Iterable[Any] | None
+    finish: Literal["auto", "adam", "sgd"]
+    lr: float
+    validation: Iterable[Any] | None
     clip: float | None
     reset: Callable[[], object] | None
     budget: int | None
@@ -54,6 +58,9 @@ def suggest(
     steps: int,
     *,
     params: Iterable[Any] | None = None,
+    finish: Literal["auto", "adam", "sgd"] = "auto",
+    lr: float = 0.01,
+    validation: Iterable[Any] | None = None,
     clip: float | None = None,
     reset: Callable[[], object] | None = None,
     budget: int | None = None,
@@ -64,17 +71,23 @@ def suggest(
 ) -> Suggestion:
     """Find ``lr``, ``final_lr`` and ``gamma`` of AdaBound for this model by short trials, before training.
 
-    First Adam is tried at a few rates, then AdaBound at a few final rates, all from the model's current weights and
-    on the same batches; docs/suggest-why.md has the rule. The model, its gradients, its mode and all random states are
-    restored exactly, also after an exception. With ``torch.distributed`` every rank must call it, and gets the same
-    answer.
+    First Adam is tried at a few rates, then SGD, then AdaBound beside the best of Adam, all from the model's current
+    weights and on the same batches; docs/suggest-why.md has the rule. The model, its gradients, its mode and all random
+    states are restored exactly, also after an exception. With ``torch.distributed`` every rank must call it, and gets
+    the same answer.
 
     Args:
         model: the model to train. Its trained parameters and buffers are copied once.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
-        batches: any iterable, such as a DataLoader; ``budget`` / 7 · ``repeats`` batches are kept in memory.
+        batches: any iterable, such as a DataLoader; ``budget`` / 11 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
-        params: parameters or param groups to be trained, without rates. None: all that require gradients.
+        params: parameters or param groups to be trained. None: all that require gradients. If groups set ``lr``, only
+            the ratios matter: they are kept, and the suggestion is the largest; see ``Suggestion.apply``.
+        finish: "sgd": the bounds close around a rate of SGD; "adam": they clip extreme rates only. "auto": like "adam",
+            unless bounds that close end clearly lower in a trial.
+        lr: the first rate of Adam that is tried.
+        validation: batches that the trials are judged by, in evaluation mode; all are used after each trial. None: the
+            trials are judged by their last training losses.
         clip: largest norm of the gradient. None: no clipping.
         reset: called before each trial and after the last, to clear state that ``loss`` itself keeps, such as a
             recurrent state.
@@ -103,7 +116,13 @@ def suggest(
         final_lr = ...
         gamma = ...
     """
-    budget = trials.check_arguments(steps, budget, repeats, options, SuggestOptions.__annotations__, clip)
+    if isinstance(loss, nn.modules.loss._Loss):
+        name = type(loss).__name__
+        raise TypeError(f"loss={name}(): must be a function loss(model, batch), such as one that returns "
+                        f"{name}()(model(batch[0]), batch[1])")  # fmt: skip
+    plan = trials.check_plan(
+        steps, budget, repeats, finish, lr, validation, options, SuggestOptions.__annotations__, clip
+    )
     groups = param_groups(model, params)
     snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches)
     with ExitStack() as stack:
@@ -111,14 +130,14 @@ def suggest(
         if reset is not None:
             stack.callback(reset)
         snapshot.seed(seed)
-        if not model.training:
-            model.train()
-        runner = TorchRunner(model, loss, groups, snapshot, options, clip, reset, seed, progress, budget * repeats)
-        return trials.suggest_with(runner, batches, steps, budget, repeats, options, Suggestion)
+        runner = TorchRunner(model, loss, groups, snapshot, options, clip, reset, seed, progress, plan)
+        return trials.suggest_with(runner, batches, options, Suggestion)
 
 
 class TorchRunner(trials.TrialRunner):
     """Trains a torch module, which a ``snapshot`` restores."""
+
+    errors = (*trials.TrialRunner.errors, torch.linalg.LinAlgError)  # type: ignore[attr-defined]
 
     def __init__(
         self,
@@ -131,46 +150,62 @@ class TorchRunner(trials.TrialRunner):
         reset: Callable[[], object] | None,
         seed: int,
         progress: trials.ProgressCallback | None,
-        most: int,
+        plan: trials.Plan,
     ) -> None:
-        super().__init__(progress, most)
+        super().__init__(progress, plan)
         self.model, self.loss, self.groups, self.snapshot = model, loss, groups, snapshot
         self.options, self.clip, self.reset, self.seed = options, clip, reset, seed
         self.optimizer: AdaBound | None = None
+        if not model.training:
+            model.train()
+        self.modes = [(module, module.training) for module in model.modules()]
 
     def start(self, rates: trials.TrialRates | None) -> None:
         """Restore the weights and make a new optimizer; without rates, none."""
         self.snapshot.rewind()
+        for module, training in self.modes:
+            module.training = training
         if self.reset is not None:
             self.reset()
         rank = dist.get_rank() if _distributed() else 0
         self.snapshot.seed(self.seed + rank)  # the same dropout in each trial, but not on each rank
         self.optimizer = None
         if rates is not None:
-            settings = rates._asdict() if rates.gamma else {"lr": rates.lr, "bounds": _ADAM}
-            self.optimizer = AdaBound([dict(group) for group in self.groups], **settings, **self.options)
+            self.optimizer = AdaBound(scaled_groups(self.groups, rates.lr, rates.final_lr), gamma=rates.gamma or 1.0,
+                                      bounds="harmonic" if rates.gamma else _ADAM, **self.options)  # fmt: skip
 
-    def run(self, batches: Iterable[Any], rates: trials.TrialRates) -> list[float]:
-        """The loss of each step, up to the first that is not finite."""
-        losses = super().run(batches, rates)
-        if not math.isfinite(losses[0]):
+    def run(self, kind: str, rate: float, batches: Sequence[Any], rates: trials.TrialRates, repeat: int) -> Trial:
+        """A trial: the loss of each step, up to the first that is not finite."""
+        trial = super().run(kind, rate, batches, rates, repeat)
+        if not math.isfinite(trial.losses[0]):
             raise trials.SuggestError(
-                f"loss={losses[0]} on the first batch, where it was finite before: loss() keeps state from an "
+                f"loss={trial.losses[0]} on the first batch, where it was finite before: loss() keeps state from an "
                 "earlier trial; pass reset=, a function that clears it"
             )
-        return losses
+        return trial
+
+    def evaluate(self, batch: Any) -> float:
+        """The loss in evaluation mode."""
+        self.model.eval()
+        with torch.no_grad():
+            return _mean(self._checked(batch))
 
     def step(self, batch: Any) -> float:
         """Train on a batch; return the loss before the update."""
         self.snapshot.drop_gradients()
         with torch.enable_grad():
-            value = self.loss(self.model, batch)
+            value = self._checked(batch)
+        if self.optimizer is not None:
+            self._update(self.optimizer, value)
+            torch.clear_autocast_cache()  # otherwise copies in half precision, made before the update, are used again
+        return _mean(value)
+
+    def _checked(self, batch: Any) -> Tensor:
+        value = self.loss(self.model, batch)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"loss(model, batch) returned {shape}: must be a tensor with one element")
-        if self.optimizer is not None:
-            self._update(self.optimizer, value)
-        return _mean(value)
+        return value
 
     def _update(self, optimizer: AdaBound, value: Tensor) -> None:
         params = [param for group in optimizer.param_groups for param in group["params"]]
@@ -183,14 +218,16 @@ class TorchRunner(trials.TrialRunner):
         if self.cost == 0 and not any([param.grad is not None and bool((param.grad != 0).any()) for param in params]):
             raise trials.SuggestError("loss(model, batch) does not depend on params: their gradients are missing or 0")
 
-    def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
+    def adams_rates(self) -> tuple[float, float]:
+        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
         assert self.optimizer is not None
-        return final_lr_from_adam(self.optimizer)
+        return adams_rates(self.optimizer)
 
 
 def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[str, Any]]:
-    """The param groups, without rates, for the optimizer of each trial; ValueError if a group sets a rate."""
+    """The param groups for the optimizer of each trial; ValueError if a group has what cannot be tried."""
+    if any(nn.parameter.is_lazy(param) for param in model.parameters()):
+        raise ValueError("model: has lazy modules without parameters yet; call it once on a batch")
     if params is None:
         params = [param for param in model.parameters() if param.requires_grad]
     chosen: list[Any] = list(params)
@@ -201,9 +238,15 @@ def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[st
     for group in chosen:
         for name in _RATES:
             if name in group:
-                raise ValueError(f"params: a group sets {name}={group[name]!r}; leave it out, all groups share one")
+                raise ValueError(f"params: a group sets {name}={group[name]!r}; leave it out, suggest finds it")
+    if len({"lr" in group for group in chosen}) > 1:
+        raise ValueError("params: either all groups set lr, so that their ratios are kept, or none")
     # torch accepts single tensors, iterators and named parameters; its optimizer resolves them.
     plain = AdaBound([dict(group) for group in chosen]).param_groups
+    for param in (param for group in plain for param in group["params"]):
+        if getattr(param, "_post_accumulate_grad_hooks", None):
+            raise ValueError("params: a hook of a parameter runs in the backward pass, such as an optimizer's step; "
+                             "call suggest before registering it")  # fmt: skip
     return [{**group, "params": list(made["params"])} for group, made in zip(chosen, plain, strict=True)]
 
 

@@ -10,22 +10,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from dynabound._checks import check_number, check_positive
+from dynabound._checks import check_choice, check_number, check_positive
 from dynabound.tuning import decide
 from dynabound.tuning.decide import Decision, Trial
 from dynabound.tuning.suggestion import Suggestion
 
-__all__ = ["ProgressCallback", "SuggestError", "TrialRates", "TrialRunner", "check_arguments", "suggest_with"]
+__all__ = ["Plan", "ProgressCallback", "SuggestError", "TrialRates", "TrialRunner", "check_plan", "suggest_with"]
 
 ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the run
-_ADAM_TRIALS, _ADABOUND_TRIALS = 6, 7  # at most; the latter share what the former leave, and are 1.4 to 2 times as long
-_UNITS = 16  # a trial of Adam takes one of them
-_FEWEST_STEPS = 6  # of a trial
+_UNITS = 11  # the trials that a budget is for
+_FEWEST_STEPS = 8  # of a trial
 _FEWEST_BATCHES = 5
-_FIRST_LR = 0.01
+_SGD = 1e9  # a γ at which the bounds are one from the first step
 
 
 class SuggestError(RuntimeError):
@@ -41,11 +40,33 @@ class TrialRates(NamedTuple):
     """0: the bounds are 0 and infinity, and AdaBound is Adam."""
 
 
+class Plan(NamedTuple):
+    """How a suggestion is made; :func:`check_plan` checks it."""
+
+    steps: int
+    budget: int
+    repeats: int
+    finish: str
+    lr: float
+    """Adam's first rate."""
+    validation: tuple[Any, ...]
+
+    @property
+    def length(self) -> int:
+        """Steps of a trial."""
+        return self.budget // _UNITS
+
+
 class TrialRunner(ABC):
     """Trains one model for a few steps at a time, always from the same weights, and counts them."""
 
-    def __init__(self, progress: ProgressCallback | None, most: int) -> None:
-        self.cost, self.most, self.progress = 0, most, progress
+    errors: tuple[type[Exception], ...] = (ValueError, ArithmeticError)
+    """What a loss may raise at rates that are too large, as torch.distributions does."""
+
+    def __init__(self, progress: ProgressCallback | None, plan: Plan) -> None:
+        self.cost, self.plan, self.progress = 0, plan, progress
+        self.failures: dict[str, None] = {}
+        """What was raised in trials, for the notes."""
 
     @abstractmethod
     def start(self, rates: TrialRates | None) -> None:
@@ -56,71 +77,90 @@ class TrialRunner(ABC):
         """Train on a batch; return the loss before the update."""
 
     @abstractmethod
-    def first_guess(self) -> float:
-        """``final_lr`` from the second moments of the last trial, which was one of Adam."""
+    def evaluate(self, batch: Any) -> float:
+        """The loss of a validation batch, without training."""
+
+    @abstractmethod
+    def adams_rates(self) -> tuple[float, float]:
+        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
 
     def untrained(self, batches: Iterable[Any]) -> list[float]:
-        """The losses of the untrained model; SuggestError if one of them is not finite."""
+        """The losses that the untrained model is judged by; SuggestError if one is not finite, or if all are 0."""
         self.start(None)
-        losses = [self.step(batch) for batch in batches]
+        validation = self.plan.validation
+        losses = [self.evaluate(x) for x in validation] if validation else [self.step(x) for x in batches]
         for number, value in enumerate(losses, 1):
             if not math.isfinite(value):
                 raise SuggestError(f"loss={value} before training, on batch {number}: must be finite")
+        if not any(losses):
+            raise SuggestError("loss=0 on every batch before training: there is nothing to learn")
         return losses
 
-    def run(self, batches: Iterable[Any], rates: TrialRates) -> list[float]:
-        """The loss of each step, up to the first that is not finite."""
+    def run(self, kind: str, rate: float, batches: Sequence[Any], rates: TrialRates, repeat: int) -> Trial:
+        """A trial: the loss of each step, up to the first that is not finite."""
         self.start(rates)
         losses: list[float] = []
-        for batch in batches:
-            losses.append(self.step(batch))
-            self.cost += 1
-            if self.progress is not None:
-                self.progress(self.cost, self.most)
-            if not math.isfinite(losses[-1]):
-                break
-        return losses
+        scores = [math.nan] * len(self.plan.validation)
+        try:
+            for batch in batches:
+                losses.append(self.step(batch))
+                self.cost += 1
+                if self.progress is not None:
+                    self.progress(self.cost, self.plan.budget * self.plan.repeats)
+                if not math.isfinite(losses[-1]):
+                    break
+            else:
+                scores = [self.evaluate(batch) for batch in self.plan.validation]
+        except self.errors as error:
+            if not losses:  # no update has been made, so the rate is not to blame
+                raise
+            self.failures[f"{kind}: the trial at {rate:.3g} failed: {type(error).__name__}: {error}"] = None
+            losses[len(batches) - 1 :] = [math.nan]
+        return Trial(kind, rate, tuple(losses), repeat, tuple(scores))
 
 
-def check_arguments(
+def check_plan(
     steps: int,
     budget: int | None,
     repeats: int,
+    finish: str,
+    lr: float,
+    validation: Iterable[Any] | None,
     options: Mapping[str, Any],
     known: Iterable[str],
     clip: float | None = None,
-) -> int:
-    """The budget, after checking that all numbers are valid and all options known."""
+) -> Plan:
+    """The plan, after checking that all numbers are valid and all options known."""
     fewest = _UNITS * _FEWEST_STEPS
-    _check_count("steps", steps, fewest, "; in a shorter run the bounds have no time to close")
+    _check_count("steps", steps, fewest, "; a shorter run is best used to try rates itself")
     budget = min(_BUDGET, int(_SHARE * steps)) if budget is None else budget
     _check_count("budget", budget, fewest, f", {_FEWEST_STEPS} steps for the shortest trial")
     _check_count("repeats", repeats, 1)
+    check_choice("finish", finish, ("auto", "adam", "sgd"))
+    allowed = f"in [{decide.LOWEST:g}, {decide.HIGHEST:g}]"
+    check_number("lr", lr, lambda x: decide.LOWEST <= x <= decide.HIGHEST, allowed)
     if clip is not None:
         check_positive("clip", clip)
     for name in options.keys() - set(known):
         raise TypeError(f"{name}={options[name]!r}: suggest takes the options {', '.join(known)}")
-    return budget
+    kept = tuple(validation or ())
+    if validation is not None and len(kept) < _FEWEST_BATCHES:
+        raise ValueError(f"validation: has {len(kept)} batches; must have at least {_FEWEST_BATCHES}")
+    return Plan(int(steps), int(budget), int(repeats), finish, lr, kept)
 
 
 def _check_count(name: str, value: int, fewest: int, why: str = "") -> None:
     check_number(name, value, lambda x: x >= fewest and x.is_integer(), f"an integer >= {fewest}{why}")
 
 
-def suggest_with(
-    runner: TrialRunner,
-    batches: Iterable[Any],
-    steps: int,
-    budget: int,
-    repeats: int,
-    options: Mapping[str, Any],
-    kind: type[Kind],
-) -> Kind:
+def suggest_with(runner: TrialRunner, batches: Iterable[Any], options: Mapping[str, Any], kind: type[Kind]) -> Kind:
     """Run the trials of the rule, ``repeats`` times on different batches, and decide."""
-    size = budget // _ADABOUND_TRIALS
-    kept = _keep(batches, size * repeats)
-    parts = [_repeat(runner, kept[size * number :][:size], budget, number) for number in range(repeats)]
-    return _conclude(parts, steps, runner.cost, options, kind)
+    plan = runner.plan
+    kept = _keep(batches, plan.length * plan.repeats)
+    parts = [
+        _Repeat(runner, kept[plan.length * number :][: plan.length], number).run() for number in range(plan.repeats)
+    ]
+    return _conclude(parts, runner, options, kind)
 
 
 def _keep(batches: Iterable[Any], number: int) -> list[Any]:
@@ -134,72 +174,98 @@ def _keep(batches: Iterable[Any], number: int) -> list[Any]:
     return (read * -(-number // len(read)))[:number]
 
 
-def _repeat(runner: TrialRunner, batches: Sequence[Any], budget: int, number: int) -> tuple[list[float], list[Trial]]:
-    """All trials on one set of batches, and the losses of the untrained model on them."""
-    trials: list[Trial] = []
-    guesses: dict[float, float] = {}
-    before, length = runner.cost, budget // _UNITS
-    untrained = runner.untrained(batches)
+class _Repeat:
+    """All trials on one set of batches."""
 
-    def trial(kind: str, rate: float, length: int, rates: TrialRates) -> float:
-        losses = runner.run(batches[:length], rates)
-        trials.append(Trial(kind, rate, tuple(losses), number))
-        if kind == "lr" and math.isfinite(losses[-1]):
-            guesses[rate] = runner.first_guess()
-        return decide.score(losses)
+    def __init__(self, runner: TrialRunner, batches: Sequence[Any], number: int) -> None:
+        self.runner, self.batches, self.number = runner, batches, number
+        self.trials: list[Trial] = []
+        self.guesses: dict[float, tuple[float, float]] = {}
+        self.before = runner.cost
 
-    start = decide.score(untrained[:length])
-    scores = decide.explore(
-        lambda lr: trial("lr", lr, length, TrialRates(lr)),
-        _FIRST_LR,
-        lambda tried: decide.brackets_lr(tried, start),
-        _ADAM_TRIALS,
-    )
-    best = min(scores, key=scores.__getitem__)
-    _check_decrease(untrained, trials, scores)
-    lr, rest = decide.smallest_sufficient(scores, start), (budget - runner.cost + before) // _ADABOUND_TRIALS
-    finals = decide.explore(
-        lambda final_lr: trial("final_lr", final_lr, rest, TrialRates(lr, final_lr, decide.FAST / rest)),
-        guesses[best],
-        decide.brackets_final_lr,
-        _ADABOUND_TRIALS - 2,
-    )
-    final_lr, raised = min(finals, key=finals.__getitem__), lr * decide.FACTOR
-    if not math.isfinite(finals[final_lr]):
-        tried = ", ".join(f"{rate:.3g}" for rate in sorted(finals))
-        raise SuggestError(f"AdaBound's loss is not finite at any final rate that was tried: {tried}; clip gradients")
-    trial("raised", raised, rest, TrialRates(raised, final_lr, decide.FAST / rest))
-    nearest = min(guesses, key=lambda rate: abs(math.log(rate / raised)))
-    adams_rate = guesses[nearest] * raised / nearest
-    trial("slow", adams_rate, rest, TrialRates(raised, adams_rate, decide.SLOW / rest))
-    return untrained, trials
+    def run(self) -> tuple[list[float], list[Trial]]:
+        """The losses of the untrained model, and the trials."""
+        plan, start = self.runner.plan, self.runner.untrained(self.batches)
+        loss = statistics.fmean(start if plan.validation else decide.last_third(start))
+        decide.explore(
+            lambda lr: self.trial("lr", lr, TrialRates(lr)), plan.lr, loss, _UNITS - 1, decide.LOWEST, decide.HIGHEST
+        )
+        adam = decide.best_of(self.trials, "lr")
+        _check_decrease(start, self.trials, adam, "; ".join(["", *self.runner.failures]))
+        guess, center = self.guesses[adam.rate]
+        if plan.finish != "adam" and self.adabound_as_sgd(start, adam, guess * decide.FACTOR):
+            return start, self.trials
+        self.adabound("wide", center, adam.rate)
+        return start, self.trials
+
+    def adabound_as_sgd(self, start: Sequence[float], adam: Trial, first: float) -> bool:
+        """Try SGD, from this rate on, and AdaBound with bounds that close around its best rate; whether to take it."""
+        forced = self.runner.plan.finish == "sgd"
+        if not forced and self.left < 4:
+            return False
+        self.sgd(first)
+        if not forced and not decide.keeps_up(start, self.trials[-1], adam):
+            return False
+        scores = decide.explore(self.sgd, first, statistics.fmean(decide.start_of(start, adam)), max(1, self.left - 2))
+        best = decide.best_rate(scores)
+        loss = self.adabound("late" if forced else "closing", best, adam.rate)
+        if forced and not math.isfinite(loss):
+            raise SuggestError(f"AdaBound's loss is not finite with final_lr={best:.3g}; clip gradients: clip=")
+        return forced or decide.is_lower(start, self.trials[-1], adam)
+
+    @property
+    def left(self) -> int:
+        """How many trials the budget still allows."""
+        return (self.runner.plan.budget + self.before - self.runner.cost) // self.runner.plan.length
+
+    def trial(self, kind: str, rate: float, rates: TrialRates) -> float:
+        """Run a trial, and return its score."""
+        trial = self.runner.run(kind, rate, self.batches, rates, self.number)
+        self.trials.append(trial)
+        if kind == "lr" and math.isfinite(trial.losses[-1]):
+            self.guesses[rate] = self.runner.adams_rates()
+        return decide.score(trial)
+
+    def sgd(self, rate: float) -> float:
+        """The score of SGD with averaged momentum, which is run once."""
+        known = [trial for trial in self.trials if (trial.kind, trial.rate) == ("final_lr", rate)]
+        return decide.score(known[0]) if known else self.trial("final_lr", rate, TrialRates(rate, rate, _SGD))
+
+    def adabound(self, kind: str, final_lr: float, lr: float) -> float:
+        """The score of AdaBound, its course compressed into a trial."""
+        return self.trial(kind, final_lr, TrialRates(lr, final_lr, decide.SPEEDS[kind] / len(self.batches)))
 
 
-def _check_decrease(untrained: Sequence[float], trials: Sequence[Trial], scores: Mapping[float, float]) -> None:
-    best = min(trials, key=lambda trial: scores[trial.rate])
-    before = untrained[: len(best.losses)]
-    if math.isfinite(best.losses[-1]) and decide.loss_decreased(*map(decide.last_third, (before, best.losses))):
-        return
-    tried = ", ".join(f"{rate:.3g}" for rate in sorted(scores))
+def _check_decrease(start: Sequence[float], trials: Sequence[Trial], best: Trial, failures: str) -> None:
+    if len(trials) > 1 and len({trial.losses for trial in trials}) == 1:
+        raise SuggestError("the losses are the same at all rates: the steps do not change what loss(model, batch) uses")
+    before = decide.start_of(start, best)
+    pairs = [(before, best.judged()), (start[: len(best.losses)], best.losses)]  # a short trial has a tiny last third
+    for one, other in pairs[: 1 if best.validation else 2]:
+        gain, error = decide.difference(one, other) if math.isfinite(decide.score(best)) else (0.0, 0.0)
+        if gain > 2 * error:
+            return
+    tried = ", ".join(f"{rate:.3g}" for rate in sorted(trial.rate for trial in trials))
     raise SuggestError(
-        f"the loss never decreases: {decide.score(before):.4g} before training, at best {min(scores.values()):.4g} "
+        f"the loss never decreases: {statistics.fmean(before):.6g} before training, at best {decide.score(best):.6g} "
         f"after {len(best.losses)} steps of Adam at lr {tried}. Check loss and data, or allow longer trials: budget="
+        f"{failures}"
     )
 
 
 def _conclude(
     parts: Sequence[tuple[list[float], list[Trial]]],
-    steps: int,
-    cost: int,
+    runner: TrialRunner,
     options: Mapping[str, Any],
     kind: type[Kind],
 ) -> Kind:
+    steps = runner.plan.steps
     answers = _majority([decide.decide(*part, steps) for part in parts])
     numbers, halves = [answer[:3] for answer in answers], (slice(0, None, 2), slice(1, None, 2))
     halved = [decide.decide(*part, steps, half)[:3] for part in parts for half in halves]
     lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*numbers, strict=True))
     spread = [max(values) / min(values) for values in zip(*halved, strict=True)]
-    notes = tuple(dict.fromkeys(note for _, trials in parts for note in _notes(trials)))
+    notes = tuple(dict.fromkeys([*runner.failures, *(note for _, trials in parts for note in _notes(trials))]))
     for note in notes:
         warnings.warn(note, stacklevel=4)  # the line that calls suggest()
     return kind(
@@ -207,7 +273,7 @@ def _conclude(
         final_lr=final_lr,
         gamma=gamma,
         steps=steps,
-        cost=cost,
+        cost=runner.cost,
         start=tuple(loss for untrained, _ in parts for loss in untrained),
         trials=tuple(trial for _, trials in parts for trial in trials),
         spread=dict(zip(("lr", "final_lr", "gamma"), spread, strict=True)),
@@ -226,7 +292,9 @@ def _majority(answers: Sequence[Decision]) -> list[Decision]:
 def _notes(trials: Sequence[Trial]) -> Iterator[str]:
     """Warn where the best rate was at an end of those that were tried."""
     for kind in ("lr", "final_lr"):
-        scores = {trial.rate: decide.score(trial.losses) for trial in trials if trial.kind == kind}
+        scores = {trial.rate: decide.score(trial) for trial in trials if trial.kind == kind}
+        if not scores or (kind == "final_lr" and trials[-1].kind == "wide"):
+            continue
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):
             side = "smallest" if best == min(scores) else "largest"

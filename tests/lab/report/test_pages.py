@@ -70,11 +70,10 @@ def built(tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
         study = cases.make_tiny(monkeypatch)
         bad = Study("cifar10", f"Bad {HOSTILE}", f"Claim {HOSTILE}", recipes.STUDIES["cifar10"].rows)
-        monkeypatch.setitem(recipes.WORKLOADS["demo"], "resnet34", cases.TINY)
-        monkeypatch.setitem(recipes.WORKLOADS["demo"], "densenet121", {**cases.TINY, "hidden": 5})
+        monkeypatch.setitem(recipes.WORKLOADS["demo"], "resnet10", {**cases.TINY, "hidden": 5})
         store = Store(out / "runs")
         cases.complete([study], store, cases.InProcess())
-        failed = bad.rows[2].spec("demo")
+        failed = bad.rows[-7].spec("demo")
         with store.run(failed).lock():
             store.run(failed).begin(failed, {})
             store.run(failed).write_status("failed", error=HOSTILE)

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from dynabound.lab.report import pages, summary
+from dynabound.lab.report.claims import COUNT
 from dynabound.lab.report.read import Curve, read_study
-from dynabound.lab.report.summary import StudyReport, _count, _fastest_epochs
+from dynabound.lab.report.summary import StudyReport, _count, _cpu_times
 from dynabound.lab.report.tables import Failure, failures, run_states, tuned_settings
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -68,7 +69,7 @@ def test_the_table_of_methods(tiny, done):
         (r.spec().optimizer, r.spec().seed): r.metrics()[-1]["test_accuracy"] for r in Store(done / "runs").runs()
     }
     rows = {row.method: row for row in study.tables[0].rows}
-    adam = [100 * stored["adam", seed] for seed in range(3)]
+    adam = [100 * stored["adam", seed] for seed in (100, 101, 102)]
     assert rows["Adam"].final == pytest.approx(sum(adam) / 3)
     assert rows["Adam"].level == pytest.approx(max(adam))
     finals = {label: round(row.final, 6) for label, row in rows.items() if label != REFERENCE}
@@ -95,7 +96,7 @@ def test_a_failed_run_of_a_search_is_reported(searched):
         store.run(lost).write_status("failed", error="it <i>rained</i>")
     (again,) = read_study(study, "demo", StoredRuns(store)).curves
     assert [run.spec for run in again.failed_trials] == [lost]
-    method = f"perceptron: AdaGrad, search at lr {lost.lr:g}, seed 0"
+    method = f"perceptron: AdaGrad, search at lr {lost.lr:g}, seed 100"
     assert list(failures([again])) == [Failure(lost.name, method, "failed", "it <i>rained</i>")]
     assert run_states([again])["failed"] == 1
     assert tuned_settings(again).endswith(f"(best of {len(curve.search.tried) - 1}, 1 failed)")
@@ -138,18 +139,20 @@ def test_a_study_counts_the_papers_claims_or_ours():
     study = StudyReport("mnist", "", "", "demo", verdicts, (), {}, (), ())
     assert study.counts == {SUPPORTED: 2, REFUTED: 0, UNDECIDED: 1, NOT_TESTABLE: 1}
     assert study.headline == "2 supported, 1 undecided, 1 not testable here"
-    assert replace(study, ours=True).headline == "1 refuted"
+    counted = replace(verdict(SUPPORTED, source="ours"), kind=COUNT)
+    ours = replace(study, ours=True, verdicts=(*verdicts, counted))
+    assert ours.headline == "1 refuted; of the claims about numbers of steps 1 supported"
 
 
 def test_a_fact_counts_the_networks_and_gives_the_range():
     found = [verdict(SUPPORTED, 1.26), verdict(UNDECIDED, -0.5)]
-    counts = "1 supported, 0 refuted, 1 undecided (differences: −0.5 to +1.3 points)"
+    counts = "−0.5 to +1.3 points; 1 supported, 0 refuted, 1 undecided"
     assert _count("A − B", found) == f"A − B: {counts}"
-    assert _count("A − B", found[:1]).endswith("0 undecided (differences: +1.3 points)")
+    assert _count("A − B", found[:1]) == "A − B: +1.3 points; 1 supported, 0 refuted, 0 undecided"
 
 
 def timed(seconds, cpus):
-    lines = [[{"seconds": second + 1}, {"seconds": second}] for second in seconds]
+    lines = [[{"cpu_seconds": second - 0.5}, {"cpu_seconds": 0.5}] for second in seconds]
     seeds = [StoredRun(RunSpec("digits", seed=i), "finished", line, environment=[{"cpu": cpu}])
              for i, (line, cpu) in enumerate(zip(lines, cpus, strict=True))]  # fmt: skip
     return Curve(Row("panel", "", "perceptron", "adam"), RunSpec("digits"), tuple(seeds))
@@ -157,23 +160,25 @@ def timed(seconds, cpus):
 
 def test_times_of_different_machines_are_not_divided_by_each_other():
     curves = {"AdaBound": timed((9.0, 1.0, 1.1), "BAA"), "Adam": timed((1.0, 1.2, 9.0), "AAB")}
-    assert _fastest_epochs(curves) == {"AdaBound": [1.0, 1.1], "Adam": [1.0, 1.2]}
-    assert _fastest_epochs({"AdaBound": timed((1.0,), "A"), "Adam": timed((1.0,), "B")}) == {}
+    assert _cpu_times(curves) == {"AdaBound": [1.0, 1.1], "Adam": [1.0, 1.2]}
+    assert _cpu_times({"AdaBound": timed((1.0,), "A"), "Adam": timed((1.0,), "B")}) == {}
     unknown = timed((1.0,), [""])
-    assert _fastest_epochs({"AdaBound": unknown, "Adam": unknown}) == {}
+    assert _cpu_times({"AdaBound": unknown, "Adam": unknown}) == {}
 
 
 def test_the_facts_at_the_top_come_from_the_runs(tiny, done):
     report = build([tiny], done)
     start, end, cost = report.facts
     (first,) = [each for each in report.studies[0].verdicts if "after one epoch" in each.claim]
-    assert f"1 {first.verdict}" in start.lines[0]
-    assert [line.partition(":")[0] for line in end.lines][1:] == [
+    assert start.lines[0].startswith("Training accuracy after one epoch, in %: perceptron: AdaBound")
+    assert f"1 {first.verdict}" in start.lines[1]
+    assert end.lines[0].startswith("Final test accuracy in %, or perplexity: perceptron: AdaBound ")
+    assert [line.partition(":")[0] for line in end.lines][2:] == [
         "AdaBound − Adam at the last epoch, better",
         "AdaBound − Adam with learning rate 0.001, without a search, better",
     ]
     assert [dot.row for dot in end.figure.dots] == ["perceptron"] * 2
-    assert cost.lines[0].startswith("Fastest epoch, AdaBound / Adam: ")
+    assert cost.lines[0].startswith("CPU time of a run, AdaBound / Adam: ")
 
 
 def test_adabound_is_compared_with_sgd_and_adam_on_every_network(tiny, done):
@@ -182,7 +187,7 @@ def test_adabound_is_compared_with_sgd_and_adam_on_every_network(tiny, done):
     assert name == "scikit-learn's digits, perceptron (demo)"
     stored = {(run.spec().optimizer, run.spec().seed): 100 * run.metrics()[-1]["test_accuracy"]
               for run in Store(done / "runs").runs()}  # fmt: skip
-    means = {method: sum(stored[method, seed] for seed in range(3)) / 3 for method in ("adabound", "sgdm", "adam")}
+    means = {name: sum(stored[name, seed] for seed in (100, 101, 102)) / 3 for name in ("adabound", "sgdm", "adam")}
     assert found["SGD"].finals == (f"{means['adabound']:.2f}", f"{means['sgdm']:.2f}")
     assert found["Adam"].finals[1] == f"{means['adam']:.2f}"
     assert [dot.label for dot in report.forest.dots] == ["AdaBound − SGD", "AdaBound − Adam"]

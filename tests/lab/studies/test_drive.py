@@ -36,6 +36,10 @@ def run(*arguments):
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_row_of_a_study_can_be_run(scale):
     for study in STUDIES.values():
+        if study.name == "cifar10-16" and scale != "laptop":
+            with pytest.raises(LabError, match=f"has no {scale} scale; add --scale laptop"):
+                choose([study.name], scale)
+            continue
         rows = [row for row in study.rows if row.included(scale)]
         assert bool(rows) == bool(study.rows), "no curve is left"
         for row in rows:
@@ -56,7 +60,7 @@ def test_adabound_is_suggested_where_the_others_are_searched():
 
 
 def test_paper_scale_is_the_papers_setup():
-    mnist, resnet = STUDIES["mnist"].rows[4].spec("paper"), STUDIES["cifar10"].rows[-1].spec("paper")
+    mnist, resnet = STUDIES["mnist"].rows[4].spec("paper"), STUDIES["cifar10"].rows[-10].spec("paper")
     assert (mnist.task, mnist.epochs, mnist.decay_after, mnist.optimizer) == ("mnist", 100, None, "adabound")
     assert mnist.options == {"gamma": 1e-3}
     assert (resnet.task, resnet.width, resnet.epochs, resnet.decay_after) == ("cifar10", 1.0, 200, 150)
@@ -65,7 +69,8 @@ def test_paper_scale_is_the_papers_setup():
     speeds = {(row.spec("paper").options.get("final_lr", 0.1), row.spec("paper").options["gamma"])
               for row in STUDIES["bound-speed"].rows}  # fmt: skip
     assert speeds == {(a, g) for a in (1.0, 0.1) for g in (0.1, 0.02, 0.01, 0.002, 0.001)}
-    assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows if row.label not in REFERENCES)
+    assert all(row.tuned("paper") for row in STUDIES["cifar10"].rows
+               if row.label not in REFERENCES and row.included("paper"))  # fmt: skip
 
 
 def test_the_speed_of_the_bounds_is_multiplied_by_the_pace():
@@ -75,7 +80,8 @@ def test_the_speed_of_the_bounds_is_multiplied_by_the_pace():
 
 
 def test_studies_share_the_runs_that_they_have_in_common():
-    names = {study: {row.spec("laptop").name for row in STUDIES[study].rows} for study in STUDIES}
+    names = {study: {row.spec("laptop").name for row in STUDIES[study].rows if row.workload in WORKLOADS["laptop"]}
+             for study in STUDIES}  # fmt: skip
     assert names["learning-rates"] <= names["cifar10"]
     assert len(names["cifar10"] & names["bound-speed"]) == 1, "AdaBound with its defaults"
     assert len(names["final-step-size"] & names["bound-speed"]) == 2
@@ -94,7 +100,7 @@ def test_a_deleted_run_alone_is_run_again(tiny, done, tmp_path):
     shutil.copytree(done, tmp_path / "copy")
     store = Store(tmp_path / "copy" / "runs")
     before = cases.numbers(store)
-    (gone,) = [run for run in store.runs() if run.spec().optimizer == "amsgrad" and run.spec().seed == 1]
+    (gone,) = [run for run in store.runs() if run.spec().optimizer == "amsgrad" and run.spec().seed == 101]
     gone.remove()
     engine = cases.InProcess()
     cases.complete([tiny], store, engine)
@@ -159,9 +165,8 @@ def test_a_run_that_failed_before_is_waited_for(tiny, tmp_path):
     engine.jobs = 100
     drive.complete(plan.tuning([grid[0]], 2), store, engine, lambda specs: None, lambda event: None)
     assert engine.ran[:5] == grid
-    assert [spec.lr for spec in engine.ran if spec.seed] == [search_lr(grid[0], StoredRuns(store).losses()).best.lr], (
-        "two winners"
-    )
+    best = search_lr(grid[0], StoredRuns(store).losses()).best
+    assert [spec.lr for spec in engine.ran if spec.seed > 100] == [best.lr], "two winners"
     assert {run.status()["state"] for run in store.runs()} == {"finished"}
 
 

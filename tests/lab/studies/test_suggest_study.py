@@ -27,7 +27,7 @@ def rows(scale, panel):
 def test_every_workload_has_searched_suggested_and_default_curves(scale, monkeypatch):
     monkeypatch.setattr(recipes.Row, "installed", True)
     panels = [panel for panel in STUDY.panels() if rows(scale, panel)]
-    assert len(panels) == 6
+    assert len(panels) == (4 if scale == "demo" else 6)
     for panel in panels:
         found = rows(scale, panel)
         searched = {"SGD", "Adam"} if panel.startswith("L") else {"SGDM", "AdaGrad", "Adam", "AMSGrad"}
@@ -48,8 +48,7 @@ def test_it_shares_the_runs_of_the_papers_studies(tmp_path):
         skipped = row.label in recipes.SKIPPED["demo"].get(row.workload, ())
         assert ({spec.name for spec in specs[:1]} <= papers) is not (extra or skipped), (row.panel, row.label)
     shared = suggestions.missing(choose(["mnist", "cifar10", "ptb"], "demo"), "demo", store)
-    (alone,) = set(suggestions.missing([STUDY], "demo", store)) - set(shared)
-    assert (alone.model, alone.layers) == ("lstm", 2)
+    assert set(suggestions.missing([STUDY], "demo", store)) <= set(shared)
 
 
 def test_it_runs_only_if_it_is_named():
@@ -85,7 +84,7 @@ def test_adam_and_sgd_take_the_step_sizes_of_adabound(study, tmp_path):
         row.label: specs[0] for row, _, specs in plan.resolve_rows(study, "demo", StoredRuns(store), lambda spec: None)
     }
     adam, sgd = (specs[label] for label in SAME_RATES.values())
-    assert (adam.optimizer, sgd.optimizer) == ("adam", "sgdm-dampened")
+    assert (adam.optimizer, sgd.optimizer) == ("adam", "csgd")
     assert adam.lr == specs["AdaBound"].lr == pytest.approx(found.lr, rel=5e-3)
     assert sgd.lr == specs["AdaBound"].options["final_lr"] == pytest.approx(found.final_lr, rel=5e-3)
     assert adam.options == sgd.options == {}

@@ -43,7 +43,20 @@ def test_a_name_is_the_optimizer_it_says(name):
 
 
 def test_every_name_is_tested():
-    assert OPTIMIZERS.keys() == DIRECT.keys() - {"torch.optim:RAdam"}
+    assert OPTIMIZERS.keys() == DIRECT.keys() - {"torch.optim:RAdam"} | {"csgd"}
+
+
+def test_csgd_divides_the_averaged_gradients_by_their_weights():
+    param, start, grads = Parameter(torch.tensor([1.0, -2.0])), torch.tensor([1.0, -2.0]), torch.randn(6, 2)
+    optimizer = build("csgd", [param], 0.5)
+    for grad in grads:
+        param.grad = grad.clone()
+        optimizer.step()
+    expected = start.double()
+    for step in range(1, 7):
+        weights = 0.9 ** torch.arange(step - 1, -1, -1, dtype=torch.float64)
+        expected = expected - 0.5 * (weights @ grads[:step].double()) / weights.sum()
+    assert torch.allclose(param.detach().double(), expected, rtol=1e-6, atol=1e-6)
 
 
 def test_options_reach_the_optimizer():

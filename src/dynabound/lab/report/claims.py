@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import random
+from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
-from dynabound.lab.report.read import Curve, Panels, StudyRuns
-from dynabound.lab.report.statistics import (
+from dynabound.lab.report.groups import (
     BEST,
     EARLY_TEST,
     EARLY_TRAIN,
@@ -16,15 +16,15 @@ from dynabound.lab.report.statistics import (
     LAST_TRAIN,
     ROUGHNESS,
     SAME,
-    Claim,
     Group,
-    judge,
-    mean,
 )
+from dynabound.lab.report.read import Curve, Panels, StudyRuns
+from dynabound.lab.report.statistics import ALPHA, Claim, judge, mean
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, REFERENCE, REFERENCES, SAME_RATES
 from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["OURS", "STARTS", "best_searched", "judge_study", "method", "ranks", "ranks_by_method", "same_start"]
+__all__ = ["COUNT", "OURS", "STARTS", "best_searched", "judge_study", "method", "ranks", "ranks_by_method",
+           "same_start"]  # fmt: skip
 
 _NEAR = 99.0
 """Percent of training accuracy that counts as "approaching 100 %"."""
@@ -43,6 +43,10 @@ MOST_STEPS = 600
 """What a suggestion may cost, in training steps."""
 _SHARE = 5
 """A search costs this many times as much, at least."""
+COUNT = "count"
+"""The kind of a verdict on a number that is counted, where no chance is involved."""
+_DRAWS = 2000
+"""Draws of the seeds for a claim about ranks."""
 _NOT_SEARCHED = "no learning rate was searched for at this scale"
 _MISSING = "a run is missing"
 
@@ -80,8 +84,9 @@ def _starts(where: str, group: Group) -> Claim | Verdict:
     )
 
 
-def _untuned(where: str, group: Group, margin: float) -> _Claims:
+def _untuned(where: str, group: Group) -> _Claims:
     """Our own claim: the paper's defaults are as good as learning rates chosen for the task."""
+    margin = group.margin
     return [
         group.better(f"{where}{name} needs no tuning: at the paper's defaults it ends at most {group.amount(margin)} "
                      "worse than with its suggested learning rates", "ours", label, name, low=-margin)
@@ -101,13 +106,20 @@ def _mnist(runs: StudyRuns) -> _Claims:
     for name, prototype in (("AdaBound", "Adam"), ("AMSBound", "AMSGrad")):
         claims.append(group.better(f"{name} ends better than {prototype}", "paper l. 398", name, prototype))
         claims.append(group.better(f"{name} ends better than SGDM", "paper l. 398", name, "SGDM"))
-    claims.append(_similar("", group, group.margin))
-    return [*claims, *_untuned("", group, group.margin)]
+    claims.append(_similar("", group, "Adam", "AMSGrad", "paper l. 497"))
+    return [*claims, *_untuned("", group), *_between("", group)]
 
 
-def _similar(where: str, group: Group, margin: float) -> Claim | Verdict:
-    text = f"{where}Adam and AMSGrad end within {group.amount(margin)} of each other"
-    return group.claim(text, "paper l. 497", {"Adam": 1.0, "AMSGrad": -1.0}, [LAST, BEST], -margin, margin)
+def _similar(where: str, group: Group, a: str, b: str, source: str = "ours") -> Claim | Verdict:
+    margin = group.margin
+    text = f"{where}{a} and {b} end within {group.amount(margin)} of each other"
+    return group.claim(text, source, {a: 1.0, b: -1.0}, [LAST, BEST], -margin, margin)
+
+
+def _between(where: str, group: Group) -> _Claims:
+    """Our own claims: AdaBound ends like the methods that it lies between."""
+    others = ("SGDM", "SGD", "AMSGrad") if OURS in group.curves else ()
+    return [_similar(where, group, OURS, other) for other in others if other in group.curves]
 
 
 def _cifar10(runs: StudyRuns) -> _Claims:
@@ -136,8 +148,8 @@ def _cifar10(runs: StudyRuns) -> _Claims:
             claims.append(group.better(text, f"paper l. {gains}", name, prototype))
         claims.append(_how_much(where, group, runs, dense))
         if "AMSGrad" in curves:
-            claims.append(_similar(where, group, SAME))
-        claims += _untuned(where, group, SAME)
+            claims.append(_similar(where, group, "Adam", "AMSGrad", "paper l. 497"))
+        claims += [*_untuned(where, group), *_between(where, group)]
     return claims
 
 
@@ -163,13 +175,16 @@ def _ptb(runs: StudyRuns) -> _Claims:
             claims.append(_not_testable(text, source, f"{epochs} epochs show how a curve falls, not how smooth it is"))
         else:
             claims.append(group.all_of(text, source, [{a: 1.0, "SGD": -1.0} for a in ours], ROUGHNESS))
-        claims += _untuned(where, group, SAME)
+        claims += [*_untuned(where, group), *_between(where, group)]
     return [*claims, *_gains(runs)]
 
 
 def _gains(runs: StudyRuns) -> _Claims:
     """The gain of both methods over Adam, with three layers and with one."""
     names = list(runs.panels)
+    text = "the gain of AdaBound and AMSBound over Adam is larger with three layers than with one"
+    if not names[-1].startswith("L3"):
+        return [_not_testable(text, "paper l. 492", "this scale has no LSTM of three layers")]
     group = Group({f"{name[:2]} {label}": curve for name in (names[0], names[-1])
                    for label, curve in runs.panels[name].items()})  # fmt: skip
     first, last = names[0][:2], names[-1][:2]
@@ -177,12 +192,22 @@ def _gains(runs: StudyRuns) -> _Claims:
     gains = {where: {**{f"{where} {label}": 1 / len(ours) for label in ours}, f"{where} Adam": -1.0}
              for where in (first, last)}  # fmt: skip
     more = {**gains[last], **{label: -weight for label, weight in gains[first].items()}}
-    text = "the gain of AdaBound and AMSBound over Adam is larger with three layers than with one"
     claims = [group.claim(text, "paper l. 492", more, [LAST])]
     for where, percent in ((first, 1.1), (last, 2.8)):
         text = f"{where}: AdaBound and AMSBound end about {percent:g} % better than Adam"
         claim = group.claim(text, "paper l. 492", gains[where], [LAST], percent / 2, 1.5 * percent)
         claims.append(_size(text, "paper l. 492", runs, claim))
+    return claims
+
+
+def _end_of_training(runs: StudyRuns) -> _Claims:
+    claims: _Claims = []
+    for curves in runs.panels.values():
+        group = Group(curves)
+        for label in (label for label in curves if "Bound" in label):
+            claims.append(group.better(f"{label}, ends better than Adam", "ours", label, "Adam"))
+            claims.append(_similar("", group, label, "SGDM"))
+        claims.append(_similar("", group, "AdaBound, SGDM's rate", "CSGD", "Savarese 2019"))
     return claims
 
 
@@ -215,8 +240,9 @@ def _final_step_size(runs: StudyRuns) -> _Claims:
         text = f"AdaBound ends within {SAME:g} points of α* = 0.1 at {step}"
         weights = {bound[step]: 1.0, bound["0.1"]: -1.0}
         claims.append(group.claim(text, "paper l. 1126", weights, [LAST, BEST], -SAME, SAME))
+    claims += [group.better(f"AdaBound is better than SGDM at {s}", "paper l. 1130", bound[s], sgdm[s]) for s in steps]
     return claims + [
-        group.better(f"AdaBound is better than SGDM at {s}", "paper l. 1130", bound[s], sgdm[s]) for s in steps
+        _similar("", group, bound[step], f"CSGD α = {step}", "Savarese 2019") for step in steps if "CSGD" in runs.panels
     ]
 
 
@@ -292,10 +318,12 @@ def _rate_evolution(runs: StudyRuns) -> _Claims:
     return claims
 
 
-def ranks(methods: list[Curve]) -> dict[str, int]:
+def ranks(
+    methods: Iterable[Curve], final: Callable[[Curve], float] = lambda curve: mean(curve.final())
+) -> dict[str, int]:
     """Ranks by the final mean, shared by equals; a method that diverged is last, one without a result has no rank."""
     losses = {
-        curve.label: math.inf if curve.diverged else round(mean(curve.final()) * (1 if curve.spec.text else -1), 6)
+        curve.label: math.inf if curve.diverged else round(final(curve) * (1 if curve.spec.text else -1), 6)
         for curve in methods
         if curve.finished or curve.diverged
     }
@@ -307,11 +335,13 @@ def method(label: str) -> str:
     return "SGD(M)" if label in ("SGD", "SGDM") else label
 
 
-def ranks_by_method(panels: Panels, keep: Callable[[Curve], bool] = lambda _: True) -> dict[str, list[int]]:
-    """Each method's ranks on the workloads, by the final mean, among the curves to ``keep``."""
+def ranks_by_method(
+    panels: Panels, final: Callable[[Curve], float] = lambda curve: mean(curve.final())
+) -> dict[str, list[int]]:
+    """Each method's ranks on the workloads."""
     found: dict[str, list[int]] = {}
     for curves in panels.values():
-        for label, rank in ranks([curve for curve in curves.values() if keep(curve)]).items():
+        for label, rank in ranks(curves.values(), final).items():
             found.setdefault(method(label), []).append(rank)
     return found
 
@@ -344,21 +374,22 @@ def _against_best(where: str, group: Group) -> Claim | Verdict:
 
 
 def _costs(where: str, curves: Mapping[str, Curve]) -> list[Verdict]:
-    """Two claims about numbers of steps, which involve no chance."""
+    """Two claims about numbers of steps, which are counted."""
     texts = (f"{where}the suggestion costs at most {MOST_STEPS} training steps",
              f"{where}it costs at most 1/{_SHARE} of the cheapest search")  # fmt: skip
     searched = {label: curve.tuning_steps for label, curve in curves.items() if curve.search_runs}
     found = curves[OURS].suggestion
     if found is None:
         return [Verdict(text, _MISSING, UNDECIDED) for text in texts]
-    absolute = Verdict(texts[0], f"{found.cost} steps", SUPPORTED if found.cost <= MOST_STEPS else REFUTED)
+    word = SUPPORTED if found.cost <= MOST_STEPS else REFUTED
+    absolute = Verdict(texts[0], f"{found.cost} steps", word, kind=COUNT)
     if not searched:
         return [absolute, Verdict(texts[1], _NOT_SEARCHED, NOT_TESTABLE)]
     label, least = min(searched.items(), key=lambda item: item[1])
     if not least:
         return [absolute, Verdict(texts[1], _MISSING, UNDECIDED)]
     measured = f"{found.cost} steps; {label} {least:,} steps in {curves[label].search_runs} runs"
-    return [absolute, Verdict(texts[1], measured, SUPPORTED if _SHARE * found.cost <= least else REFUTED)]
+    return [absolute, Verdict(texts[1], measured, SUPPORTED if _SHARE * found.cost <= least else REFUTED, kind=COUNT)]
 
 
 def _ranked(panels: Panels) -> list[Verdict]:
@@ -375,21 +406,29 @@ def _ranked(panels: Panels) -> list[Verdict]:
 
 
 def _best_rank(text: str, panels: Panels, rival: Callable[[Curve], bool], none: str) -> Verdict:
-    """A claim about mean ranks among AdaBound and its rivals, over the workloads that have rivals."""
-    shared = {name: curves for name, curves in panels.items() if any(map(rival, curves.values()))}
+    """A claim about mean ranks among AdaBound and its rivals, over the workloads that have rivals.
+
+    Each curve's seeds are drawn again, with replacement: the claim must hold, or be false, in 95 % of the draws.
+    """
+    shared = {name: {label: curve for label, curve in curves.items() if label == OURS or rival(curve)}
+              for name, curves in panels.items() if any(map(rival, curves.values()))}  # fmt: skip
     if not shared:
         return Verdict(text, none, NOT_TESTABLE)
-
-    def keep(curve: Curve) -> bool:
-        return curve.label == OURS or rival(curve)
-
-    if not all(curve.ended for curves in shared.values() for curve in curves.values() if keep(curve)):
+    shown = [curve for curves in shared.values() for curve in curves.values()]
+    if not all(curve.ended for curve in shown):
         return Verdict(text, _MISSING, UNDECIDED)
-    means = {name: mean(places) for name, places in ranks_by_method(shared, keep).items()}
-    ordered = sorted(means.items(), key=lambda item: item[1])
-    places = ", ".join(f"{name} {value:.2f}" for name, value in ordered)
-    measured = f"{places} on {len(shared)} workload{'s'[: len(shared) > 1]}"
-    return Verdict(text, measured, SUPPORTED if means[OURS] <= min(means.values()) else REFUTED)
+    means = {name: mean(places) for name, places in ranks_by_method(shared).items()}
+    finals, draw = {id(curve): curve.final() for curve in shown}, random.Random(0)
+    wins = 0
+    for _ in range(_DRAWS):
+        drawn = ranks_by_method(shared, lambda curve: mean(draw.choices(own := finals[id(curve)], k=len(own))))
+        ours = mean(drawn[OURS])
+        wins += all(ours <= mean(places) for places in drawn.values())
+    share = wins / _DRAWS
+    places = ", ".join(f"{name} {value:.2f}" for name, value in sorted(means.items(), key=lambda item: item[1]))
+    measured = f"{places} on {len(shared)} workload{'s'[: len(shared) > 1]}; true in {share:.0%} of draws of the seeds"
+    word = SUPPORTED if share >= 1 - ALPHA else REFUTED if share <= ALPHA else UNDECIDED
+    return Verdict(text, measured, word)
 
 
 _CLAIMS: dict[str, Callable[[StudyRuns], _Claims]] = {
@@ -399,6 +438,7 @@ _CLAIMS: dict[str, Callable[[StudyRuns], _Claims]] = {
     "ptb": _ptb,
     "bound-speed": _bound_speed,
     "final-step-size": _final_step_size,
+    "cifar10-16": _end_of_training,
     "rate-evolution": _rate_evolution,
     "suggest": _suggest,
 }

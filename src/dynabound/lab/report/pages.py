@@ -17,7 +17,6 @@ from dynabound._files import write_whole
 from dynabound._version import __version__
 from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Entry, Ledger
-from dynabound.lab.report.statistics import ALPHA
 from dynabound.lab.report.summary import VERDICTS, Report, StudyReport
 from dynabound.lab.studies.recipes import choose
 
@@ -89,7 +88,6 @@ def render_html(report: Report, out: Path, pictures: Mapping[str, bytes]) -> str
     page: str = environment.get_template("page.html.j2").render(
         report=report,
         scale=scale,
-        alpha=ALPHA,
         captions=_CAPTIONS,
         classes=_CLASSES,
         marks=_MARKS,

@@ -87,7 +87,9 @@ class Curve:
     @property
     def tuning_steps(self) -> int:
         """Training steps spent on finding the learning rate: those of its search, or of its suggestion."""
-        return self.suggestion.cost if self.suggestion else self.search_runs * self.steps
+        if self.suggestion:
+            return self.suggestion.cost
+        return self.search_runs * self.steps * self.row.searched(self.spec.scale).epochs // self.spec.epochs
 
     @property
     def metric(self) -> str:

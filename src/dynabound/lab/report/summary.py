@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from dynabound.lab.report import figures as drawings
-from dynabound.lab.report.claims import STARTS, best_searched, judge_study, ranks_by_method, same_start
+from dynabound.lab.report.claims import COUNT, OURS, STARTS, best_searched, judge_study, ranks_by_method, same_start
+from dynabound.lab.report.groups import LAST, Group
 from dynabound.lab.report.read import Authors, Curve, Panels, StudyRuns, read_study
-from dynabound.lab.report.statistics import LAST, Group, judge, mean
+from dynabound.lab.report.statistics import judge, mean
 from dynabound.lab.report.tables import (
     Failure,
     MethodTable,
@@ -25,7 +26,7 @@ from dynabound.lab.report.tables import (
 )
 from dynabound.lab.studies import theory
 from dynabound.lab.studies.plan import StoredRuns
-from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, Study
+from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, SAME_RATES, Study
 from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
 __all__ = ["VERDICTS", "Fact", "Report", "StudyReport", "build"]
@@ -67,13 +68,15 @@ class StudyReport:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many claims have each verdict: the paper's, or in a study of our own ours."""
-        return count_verdicts(each for each in self.verdicts if each.of_paper != self.ours)
+        """How many comparisons have each verdict: of the paper's claims, or in a study of our own of ours."""
+        return count_verdicts(each for each in self.verdicts if each.of_paper != self.ours and each.kind != COUNT)
 
     @property
     def headline(self) -> str:
-        """The counts, such as "3 supported, 1 refuted"."""
-        return ", ".join(f"{count} {word}" for word, count in self.counts.items() if count) or "no claims"
+        """The counts, such as "3 supported, 1 refuted"; claims about numbers of steps are separate."""
+        comparisons = _words(self.counts) or "no claims"
+        counted = _words(count_verdicts(each for each in self.verdicts if each.kind == COUNT))
+        return comparisons + (f"; of the claims about numbers of steps {counted}" if counted else "")
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,10 @@ def count_verdicts(verdicts: Iterable[Verdict]) -> dict[str, int]:
     """The number of verdicts with each of the four words."""
     counts = Counter(each.verdict for each in verdicts)
     return {word: counts[word] for word in VERDICTS}
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in counts.items() if count)
 
 
 def build(
@@ -193,8 +200,14 @@ def _study(study: Study, scale: str, runs: StudyRuns, authors: Authors | None) -
         settings=tuple(settings(study, scale, runs.curves)),
         figures=tuple(_figures(study, runs, verdicts, authors)),
         ours=study.ours,
-        note=authors.note if authors else "",
+        note=authors.note if authors else study.note or _responsible(verdicts),
     )
+
+
+def _responsible(verdicts: Sequence[Verdict]) -> str:
+    """In how many comparisons AdaBound is better than other methods with its learning rates; empty for none."""
+    own = [each for each in verdicts if each.claim.endswith(tuple(SAME_RATES.values()))]
+    return f"{_count('Better than Adam or CSGD with the learning rates of AdaBound', own)}." if own else ""
 
 
 def _theory(study: Study, scale: str, folder: Path | None) -> StudyReport:
@@ -299,14 +312,22 @@ def _facts(
     return [fact for fact in found if fact]
 
 
+def _finals(panels: Panels, labels: Sequence[str], of: Callable[[Curve], list[float]]) -> str:
+    """Means over seeds on every network, such as "MNIST: AdaBound 97.96, SGDM 98.12"."""
+    return "; ".join(
+        f"{name}: " + ", ".join(f"{label} {mean(of(curves[label])):.1f}" for label in labels if label in curves)
+        for name, curves in panels.items()
+    )
+
+
 def _count(subject: str, verdicts: Sequence[Verdict]) -> str:
     """A line in the one form that all counts have."""
     words = ", ".join(f"{count} {word}" for word, count in count_verdicts(verdicts).items()
                       if count or word != NOT_TESTABLE)  # fmt: skip
     differences = sorted(each.difference for each in verdicts if each.difference is not None)
     units = " or ".join(dict.fromkeys(each.unit for each in verdicts if each.unit))
-    range_ = f" (differences: {_range(differences, '+.1f')} {units})" if differences else ""
-    return f"{subject}: {words}{range_}"
+    range_ = f"{_range(differences, '+.1f')} {units}; " if differences else ""
+    return f"{subject}: {range_}{words}"
 
 
 def _range(numbers: Sequence[float], form: str = ",") -> str:
@@ -333,8 +354,13 @@ def _start(scale: str, panels: Panels, verdicts: Mapping[str, Sequence[Verdict]]
     figure = drawings.CurvesFigure(
         "question-start", title, (drawings.Panel("", bands),), ("start",), "accuracy (%)", False
     )
-    line = _count("After one epoch AdaBound is nearer to Adam with the same α than to SGDM", tested)
-    return Fact(scale, "Does it start like Adam?", (line,), figure)
+    first = _finals(shown, (same_start(curves), REFERENCE, "SGDM"),
+                    lambda curve: [seed.series("train")[0] for seed in curve.finished])  # fmt: skip
+    lines = (
+        f"Training accuracy after one epoch, in %: {first}",
+        _count("After one epoch AdaBound is nearer to Adam with the same α than to SGDM", tested),
+    )
+    return Fact(scale, "Does it start like Adam?", lines, figure)
 
 
 def _end(scale: str, panels: Panels) -> Fact:
@@ -345,6 +371,7 @@ def _end(scale: str, panels: Panels) -> Fact:
     }
     plain = {name: REFERENCE for name, curves in panels.items() if REFERENCE in curves and curves[REFERENCE].finished}
     lines = [
+        "Final test accuracy in %, or perplexity: " + _finals(panels, (OURS, "SGDM", "SGD", "Adam"), Curve.final),
         _count("AdaBound − SGD at the last epoch, not worse by more than the margin", [*against["SGD"].values()]),
         _count("AdaBound − Adam at the last epoch, better", [*against["Adam"].values()]),
     ]
@@ -366,9 +393,11 @@ def _tuning(scale: str, panels: Panels, steps: StudyRuns | None) -> Fact | None:
     searches = [curve.tuning_steps for curves in shown for curve in curves.values() if curve.search_runs]
     how = "with suggested learning rates" if costs else "at the paper's defaults"
     verdicts = _compare(panels, "AdaBound", best, margin=True)
-    lines = [_count(f"AdaBound {how} − the best searched method, not worse by more than the margin",
+    on = f" on {' and '.join(best)}" if len(best) < 3 else ""
+    spent = f"a suggestion for AdaBound took {_range(costs)}" if costs else "AdaBound was not tuned"
+    lines = [f"Training steps for a learning rate{on}: a search took {_range(searches)}, {spent}",
+             _count(f"AdaBound {how} − the best searched method{on}, not worse by more than the margin",
                     [*verdicts.values()])]  # fmt: skip
-    lines.append(f"Training steps: a search {_range(searches)}" + (f", a suggestion {_range(costs)}" if costs else ""))
     label = DEFAULTS["AdaBound"]
     plain = {name: curves for name, curves in panels.items() if label in curves and curves[label].finished}
     if plain:
@@ -390,32 +419,32 @@ def _sensitivity(steps: StudyRuns | None) -> Iterator[str]:
 
 
 def _time(scale: str, panels: Panels) -> Fact | None:
-    times = {name: found for name, curves in panels.items() if (found := _fastest_epochs(curves))}
+    times = {name: found for name, curves in panels.items() if (found := _cpu_times(curves))}
     if not times:
         return None
-    ratios = {(name, label): [second / min(found["Adam"]) for second in seconds]
+    ratios = {(name, label): [second / mean(found["Adam"]) for second in seconds]
               for name, found in times.items() for label, seconds in found.items()}  # fmt: skip
-    dots = tuple(drawings.Dot(name, label, min(own), min(own), max(own)) for (name, label), own in ratios.items())
-    ours = [dot.value for dot in dots if dot.label == "AdaBound"]
+    dots = tuple(drawings.Dot(name, label, mean(own), min(own), max(own)) for (name, label), own in ratios.items())
+    ours = [dot.value for dot in dots if dot.label == OURS]
     line = (
-        f"Fastest epoch, AdaBound / Adam: {_range(ours, '.2f')} on {len(ours)} "
-        f"network{'s'[: len(ours) != 1]}; the runs shared a machine, and dynabound bench compares single steps"
+        f"CPU time of a run, AdaBound / Adam: {_range(ours, '.2f')} on {len(ours)} network{'s'[: len(ours) != 1]}; "
+        "dynabound bench compares single steps"
     )
-    x = "fastest epoch / Adam's fastest; lines: range over seeds"
-    figure = drawings.DotsFigure("question-cost", "Time per epoch", dots, x, zero=1.0, logarithmic=False)
+    x = "CPU time of a run / mean of Adam's; lines: range over seeds"
+    figure = drawings.DotsFigure("question-cost", "CPU time of a run", dots, x, zero=1.0, logarithmic=False)
     return Fact(scale, "What did it cost?", (line, "State: two numbers per parameter, as Adam"), figure)
 
 
-def _fastest_epochs(curves: Mapping[str, Curve]) -> dict[str, list[float]]:
-    """Each method's fastest epochs, one per run, on the CPU model with the most runs of AdaBound and Adam.
+def _cpu_times(curves: Mapping[str, Curve]) -> dict[str, list[float]]:
+    """Each method's CPU time of every run, on the CPU model with the most runs of AdaBound and Adam.
 
-    The other epochs of a run waited for whatever else the machine did.
+    Unlike wall time it does not depend on what else the machine did. Older runs did not record it.
     """
     found: dict[str, dict[str, list[float]]] = {}
-    for label in (label for label in ("AdaBound", "Adam", "SGDM", "SGD") if label in curves):
-        for seed in (seed for seed in curves[label].finished if seed.cpu):
-            seconds = min(line["seconds"] for line in seed.metrics)
+    for label in (label for label in (OURS, "Adam", "SGDM", "SGD") if label in curves):
+        for seed in (seed for seed in curves[label].finished if seed.cpu and "cpu_seconds" in seed.metrics[0]):
+            seconds = sum(line["cpu_seconds"] for line in seed.metrics)
             found.setdefault(seed.cpu, {}).setdefault(label, []).append(seconds)
-    runs = Counter({cpu: min(len(times.get(label, ())) for label in ("AdaBound", "Adam"))
+    runs = Counter({cpu: min(len(times.get(label, ())) for label in (OURS, "Adam"))
                     for cpu, times in found.items()})  # fmt: skip
     return found[runs.most_common(1)[0][0]] if runs.total() else {}

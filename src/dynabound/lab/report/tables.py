@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 from dynabound._extras import pip_command
 from dynabound.lab.report.claims import ranks
+from dynabound.lab.report.groups import BEST, LAST, Group, error_of_one
 from dynabound.lab.report.read import Curve
-from dynabound.lab.report.statistics import BEST, LAST, Group, error_of_one, finite, judge, mean, std
+from dynabound.lab.report.statistics import finite, judge, mean, std
 from dynabound.lab.store import ENDED
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, REFERENCE, REFERENCES, Study
-from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED
+from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, SHORTENED
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.tasks.optimizers import BOUNDED
 from dynabound.theory.verdict import Verdict
@@ -200,7 +201,8 @@ def _learning_rates(scale: str, workload: str, curves: Sequence[Curve]) -> Itera
     ours = f"AdaBound and AMSBound {'have suggested ones' if suggested else 'keep their defaults'}"
     if any(curve.row.tuned(scale) for curve in curves):
         betas = "" if workload in BETAS_TUNED[scale] else ", without its search for β"
-        yield f"learning rates: the paper's search, on seed 0{betas}; {ours}"
+        short = f", with runs of {SHORTENED[workload]['epochs']} epochs" if workload in SHORTENED else ""
+        yield f"learning rates: the paper's search, on seed {curves[0].spec.seed}{betas}{short}; {ours}"
     elif any(curve.row.lr is None for curve in curves):
         searched = workload in FIXED[scale]
         how = "found by the paper's search beforehand" if searched else "defaults, not searched for at this scale"

@@ -30,7 +30,7 @@ from dynabound.lab.studies.plan import StoredRun, StoredRuns, wanted
 from dynabound.lab.studies.recipes import Study
 from dynabound.lab.studies.search import GRIDS
 from dynabound.lab.tasks import models, optimizers
-from dynabound.lab.tasks.catalog import SOURCES
+from dynabound.lab.tasks.catalog import SOURCES, TASKS
 from dynabound.lab.tasks.datasets import Data, Images, Text, load
 from dynabound.lab.tasks.models import LanguageModel
 from dynabound.lab.training.batches import make_batches
@@ -175,7 +175,8 @@ def _stand_in(spec: RunSpec) -> Data:
         train, valid, test = (torch.zeros(number, dtype=torch.long) for number in _PTB_WORDS)
         return Text(train, valid, test, _PTB_VOCABULARY)
     source = SOURCES[spec.task]
-    number, held_out, height, width = source.shape
+    number, held_out, *size = source.shape
+    height, width = (pixels // TASKS[spec.task].averaged for pixels in size)
     cifar = source.kind == "cifar"  # five files of coloured training images
     images = torch.zeros(1, 3 if cifar else 1, height, width, dtype=torch.uint8)
     images, labels = images.expand(5 * number if cifar else number, -1, -1, -1), torch.zeros(5 * number).long()

@@ -14,6 +14,7 @@ from dynabound.lab.studies import suggestions
 from dynabound.lab.studies.recipes import Row, Study, seeded
 from dynabound.lab.studies.search import TUNE_GRIDS, Loss, Search, search_lr
 from dynabound.lab.studies.suggestions import PendingSpec
+from dynabound.lab.studies.workloads import SHORTENED
 from dynabound.tuning import Suggestion
 
 __all__ = ["Planned", "StoredRun", "StoredRuns", "plan", "resolve_rows", "tuning", "wanted"]
@@ -124,8 +125,8 @@ def resolve_rows(
             suggested = suggestions.apply(row, scale, runs.suggestion(row.bounded(scale)))
             spec, known = suggested or PendingSpec(**spec.to_dict()), assume or suggested is not None
         elif row.tuned(scale):
-            found = search_lr(spec, loss, row.grids(scale))
-            spec, known = found.best or spec, not found.wanted
+            found = search_lr(row.searched(scale), loss, row.grids(scale))
+            spec, known = row.chosen(found.best, scale) if found.best else spec, not found.wanted
         rows.append((row, found, seeded(spec, study.seed_count(row, scale)) if known else []))
     return rows
 
@@ -150,8 +151,9 @@ def plan(studies: Iterable[Study], scale: str, runs: StoredRuns) -> list[Planned
             tried = [*(spec for spec, _ in found.tried), *found.wanted] if found else []
             planned += [Planned(study.name, label, spec, runs.read(spec).state, "search") for spec in tried]
             known = {spec.name for spec in tried}
-            # A search has already run its winner's first seed.
-            unknown = seeded(row.spec(scale), study.seed_count(row, scale))[1:]
+            # A search has already run its winner's first seed, unless its runs are shorter.
+            done = 0 if row.workload in SHORTENED else 1
+            unknown = seeded(row.spec(scale), study.seed_count(row, scale))[done:]
             for spec in specs or unknown:
                 if spec.name not in known:
                     note = "learning rate not known yet" if not specs or isinstance(spec, PendingSpec) else ""

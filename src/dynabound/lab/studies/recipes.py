@@ -10,9 +10,19 @@ from typing import Any
 from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.lab.spec import DEFAULT, SCALES, RunSpec
-from dynabound.lab.studies.search import GRIDS, STEP_SIZE_GRIDS, Grid
-from dynabound.lab.studies.workloads import BETAS_TUNED, FIXED, GAMMA_SCALE, SEEDS, TUNED, WORKLOADS
+from dynabound.lab.studies.search import GRIDS, HALF_DECADE_GRIDS, STEP_SIZE_GRIDS, Grid
+from dynabound.lab.studies.workloads import (
+    BETAS_TUNED,
+    FIRST_SEED,
+    FIXED,
+    GAMMA_SCALE,
+    SEEDS,
+    SHORTENED,
+    TUNED,
+    WORKLOADS,
+)
 from dynabound.lab.tasks.optimizers import BOUNDED
+from dynabound.tuning import final_lr_from_sgd
 
 __all__ = ["DEFAULTS", "PEERS", "REFERENCE", "REFERENCES", "SAME_RATES", "STUDIES", "Row", "Study", "choose", "seeded"]
 
@@ -23,7 +33,7 @@ DEFAULTS = {"AdaBound": "AdaBound, defaults", "AMSBound": "AMSBound, defaults"}
 """The curves of methods at the paper's defaults, where the ranked ones have suggested step sizes."""
 REFERENCES = frozenset({REFERENCE, *DEFAULTS.values()})
 """The labels of curves that are shown for comparison and have no rank."""
-SAME_RATES = {"adam": "Adam, AdaBound's α", "sgdm-dampened": "SGDM, AdaBound's α*"}
+SAME_RATES = {"adam": "Adam, AdaBound's α", "csgd": "CSGD, AdaBound's α*"}
 """The curves of the methods that AdaBound starts and ends as, at the step sizes that are suggested for AdaBound."""
 PEERS = {
     "Prodigy": ("prodigyopt:Prodigy", 1.0),
@@ -36,13 +46,7 @@ SUGGESTED = ("demo", "laptop")
 """The scales at which AdaBound and AMSBound have suggested step sizes, as the other methods have searched ones."""
 
 SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
-    "demo": {
-        "resnet34": ("AdaGrad", "AMSGrad", "AMSBound", DEFAULTS["AMSBound"]),
-        "densenet121": ("AdaGrad", "AMSGrad", "AMSBound", *REFERENCES),
-        "lstm-1": (DEFAULTS["AMSBound"],),
-        "lstm-2": ("SGD", "Adam", "AdaBound", "AMSBound", *DEFAULTS.values()),
-        "lstm-3": tuple(DEFAULTS.values()),
-    },
+    "demo": dict.fromkeys(("lstm-1", "lstm-2"), (DEFAULTS["AMSBound"],)),
     "laptop": dict.fromkeys(("resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3"), (DEFAULTS["AMSBound"],)),
 }
 """By scale and workload, the curves that are left out to save time."""
@@ -61,11 +65,13 @@ class Row:
     """Other arguments. ``gamma`` is the paper's, before it is multiplied by GAMMA_SCALE."""
     suggest: bool = False
     """Whether the step sizes are suggested (:func:`dynabound.suggest`) at the scales of SUGGESTED."""
+    from_sgd: bool = False
+    """Whether the final learning rate takes the steps of the searched SGDM (:func:`dynabound.final_lr_from_sgd`)."""
     at_every_scale: bool = False
     """Whether SUGGESTED and SKIPPED are ignored: the study needs the curve at every scale."""
 
     def spec(self, scale: str) -> RunSpec:
-        """The run of seed 0, before any search for a step size or suggestion."""
+        """The run of the first seed, before any search for a step size or suggestion."""
         # The default is left out, so that studies which do not set it share the run.
         opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
         if self.optimizer in BOUNDED:
@@ -74,7 +80,8 @@ class Row:
         fixed = {} if known else FIXED[scale].get(self.workload, {}).get(self.optimizer, {})
         lr = fixed.get("lr", DEFAULT) if self.lr is None else self.lr
         opt |= {key: value for key, value in fixed.items() if key != "lr"}
-        return RunSpec(**WORKLOADS[scale][self.workload], optimizer=self.optimizer, lr=lr, opt=opt, scale=scale)
+        fields = dict(WORKLOADS[scale][self.workload], seed=FIRST_SEED[scale], scale=scale)
+        return RunSpec(**fields, optimizer=self.optimizer, lr=lr, opt=opt)
 
     def bounded(self, scale: str) -> RunSpec:
         """The run of AdaBound or AMSBound that the step sizes of this one are suggested for."""
@@ -103,8 +110,23 @@ class Row:
         """Whether the step size is searched for."""
         return self.lr is None and self.workload in TUNED[scale] and not self.suggested(scale)
 
+    def searched(self, scale: str) -> RunSpec:
+        """The first run of the search: shorter than the curve's on some workloads."""
+        sgdm = replace(self, optimizer="sgdm", opt={}) if self.from_sgd else self
+        return replace(sgdm.spec(scale), **SHORTENED.get(self.workload, {}))
+
+    def chosen(self, best: RunSpec, scale: str) -> RunSpec:
+        """The run of the curve, with what the search found."""
+        spec = self.spec(scale)
+        if self.from_sgd:
+            final_lr = final_lr_from_sgd(best.lr, momentum=0.9)
+            return replace(spec, opt={**spec.options, "final_lr": final_lr})
+        return replace(best, epochs=spec.epochs, decay_after=spec.decay_after)
+
     def grids(self, scale: str) -> Mapping[str, Grid]:
         """What the search tries, by optimizer."""
+        if self.workload in SHORTENED:
+            return HALF_DECADE_GRIDS
         return GRIDS if self.workload in BETAS_TUNED[scale] else STEP_SIZE_GRIDS
 
     @property
@@ -128,6 +150,12 @@ class Study:
     """The splits whose curves are drawn."""
     ours: bool = False
     """Whether the study and its claims are ours and not the paper's; it is run only if it is named."""
+    note: str = ""
+    """What a reader of its verdicts should know."""
+
+    def included(self, scale: str) -> bool:
+        """Whether the study has a curve at this scale."""
+        return any(row.included(scale) for row in self.rows)
 
     def panels(self) -> list[str]:
         """The names of the panels, in order."""
@@ -182,7 +210,8 @@ STUDIES: dict[str, Study] = {
             "learning-rates",
             "Figure 1: the learning rates at the end of training",
             "Near convergence Adam's learning rates contain tiny ones, below 0.01, as well as huge ones, above 1000.",
-            _compare("ResNet-34", "resnet34", ("Adam", "AdaBound")),
+            _compare("ResNet-34", "resnet34", ("Adam", "AdaBound"))
+            + _compare("ResNet-10", "resnet10", ("Adam", "AdaBound")),
             seeds=dict(demo=1, laptop=1, paper=1),
         ),
         Study(
@@ -197,7 +226,7 @@ STUDIES: dict[str, Study] = {
             "Figure 3: DenseNet-121 and ResNet-34 on CIFAR-10",
             "AdaBound and AMSBound learn faster than SGDM early, as adaptive methods do, and end above Adam and "
             "AMSGrad, and above SGDM, in test accuracy.",
-            _six("DenseNet-121", "densenet121") + _six("ResNet-34", "resnet34"),
+            _six("DenseNet-121", "densenet121") + _six("ResNet-34", "resnet34") + _six("ResNet-10", "resnet10"),
         ),
         Study(
             "ptb",
@@ -228,10 +257,25 @@ STUDIES: dict[str, Study] = {
                 [Row("SGDM", f"α = {a:g}", "appendix", "sgdm", a) for a in _STEP_SIZES]
                 + [Row("AdaBound", f"α* = {a:g}", "appendix", "adabound", 1e-3, dict(final_lr=a, gamma=1e-2))
                    for a in _STEP_SIZES]
-                + [Row("SGDM, dampened", f"α = {a:g}", "appendix", "sgdm-dampened", a) for a in _STEP_SIZES]
+                + [Row("CSGD", f"α = {a:g}", "appendix", "csgd", a) for a in _STEP_SIZES]
             ),
             seeds=dict(laptop=1, paper=3),
             splits=("test",),
+            note="SGDM sums gradients, AdaBound averages them: with momentum 0.9 SGDM's steps are ten times as long "
+            "at the same number. “Better at each” compares runs whose steps differ by this factor. Compare SGDM at "
+            "α with AdaBound at α* = 10 α, and CSGD, which averages too, with AdaBound at the same number.",
+        ),
+        Study(
+            "cifar10-16",
+            "CIFAR-10 to the end of training, at 16 × 16 pixels",
+            "With all images and a decay at three quarters of the run, AdaBound ends between Adam and SGDM or better.",
+            (*(Row("ResNet-34", label, "resnet34-16", optimizer) for label, optimizer in
+               {"SGDM": "sgdm", "CSGD": "csgd", "Adam": "adam", "AdamW": "adamw"}.items()),
+             *_defaults("ResNet-34", "resnet34-16"),
+             *(Row("ResNet-34", f"{label}, SGDM's rate", "resnet34-16", _METHODS[label], from_sgd=True)
+               for label in DEFAULTS)),
+            seeds=dict(laptop=2),
+            ours=True,
         ),
         Study(
             "rate-evolution",
@@ -254,6 +298,7 @@ STUDIES: dict[str, Study] = {
             _untuned("perceptron", "perceptron", _SIX[:4])
             + _untuned("DenseNet-121", "densenet121", _SIX[:4])
             + _untuned("ResNet-34", "resnet34", _SIX[:4])
+            + _untuned("ResNet-10", "resnet10", _SIX[:4])
             + tuple(row for n in (1, 2, 3) for row in _untuned(f"L{n}: {n}-layer LSTM", f"lstm-{n}", _FOUR[:2])),
             seeds=dict(demo=5, laptop=3, paper=3),
             splits=("test",),
@@ -278,10 +323,13 @@ def choose(names: Iterable[str], scale: str) -> list[Study]:
         if name not in STUDIES:
             hint = did_you_mean(name, STUDIES)
             raise LabError(f"study={name!r}: must be one of {', '.join(STUDIES)}{hint}")
+        rows, scales = STUDIES[name].rows, [each for each in SCALES if STUDIES[name].included(each)]
+        if rows and scale not in scales:
+            raise LabError(f"study={name!r}: has no {scale} scale; add --scale {scales[0]}")
     papers = [study for study in STUDIES.values() if not study.ours]
     return [STUDIES[name] for name in dict.fromkeys(names)] or papers
 
 
 def seeded(spec: RunSpec, seeds: int) -> list[RunSpec]:
-    """The same run with each of the seeds 0, 1, …, ``seeds`` − 1."""
-    return [replace(spec, seed=seed) for seed in range(seeds)]
+    """The same run with ``seeds`` seeds, of which that of ``spec`` is the first."""
+    return [replace(spec, seed=spec.seed + number) for number in range(seeds)]

@@ -14,7 +14,17 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = ["GRIDS", "STEP_SIZE_GRIDS", "TUNE_GRIDS", "Grid", "Loss", "Search", "runs_to", "search_lr"]
+__all__ = [
+    "GRIDS",
+    "HALF_DECADE_GRIDS",
+    "STEP_SIZE_GRIDS",
+    "TUNE_GRIDS",
+    "Grid",
+    "Loss",
+    "Search",
+    "runs_to",
+    "search_lr",
+]
 
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 """A run's final training loss; infinity if it diverged or failed, None if it has not ended."""
@@ -47,6 +57,12 @@ STEP_SIZE_GRIDS = {name: replace(grid, options=grid.options[:1]) for name, grid 
 """The same step sizes, with β₁ = 0.9 and β₂ = 0.999 alone."""
 
 _ADABOUND = Grid(_ADAM.lrs, tuple(dict(final_lr=final_lr) for final_lr in (0.01, 0.1, 1.0, 10.0)))
+_HALF_DECADES = Grid((1e-3, 3e-3, 1e-2))
+HALF_DECADE_GRIDS: dict[str, Grid] = {
+    "sgdm": Grid((0.03, 0.1, 0.3)), "csgd": Grid((0.3, 1.0, 3.0)), "adam": _HALF_DECADES, "adamw": _HALF_DECADES
+}  # fmt: skip
+"""Three step sizes each, for runs that take long."""
+
 TUNE_GRIDS: dict[str, Grid] = {**GRIDS, "adabound": _ADABOUND, "amsbound": _ADABOUND}
 """The grids of ``dynabound tune``: the paper's, and α and α* of AdaBound and AMSBound."""
 

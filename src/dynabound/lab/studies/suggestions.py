@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -105,6 +106,7 @@ def suggest_rates(
     *,
     steps: int | None = None,
     repeats: int = 1,
+    finish: Literal["auto", "adam", "sgd"] = "auto",
     data_dir: str | Path | None = None,
     device: str = "cpu",
     progress: Callable[[int, int], object] | None = None,
@@ -130,6 +132,7 @@ def suggest_rates(
                 clip=spec.clip or None,
                 reset=training.reset_hidden_state,
                 repeats=repeats,
+                finish=finish,
                 seed=spec.seed,
                 progress=progress,
                 weight_decay=spec.weight_decay,

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dynabound._extras import missing
@@ -80,10 +81,22 @@ def load(name: str, data_dir: str | Path | None = None) -> Data:
             f"run: dynabound data fetch {name}, or give --data-dir"
         )
     data = _READERS[SOURCES[name].kind](name, folder)
-    number = TASKS[name].test_images
+    number, side = TASKS[name].test_images, TASKS[name].averaged
     if number and isinstance(data, Images):
         data = replace(data, test=(data.test[0][:number], data.test[1][:number]))
+    if side > 1 and isinstance(data, Images):
+        (x, y), (u, v) = data.train, data.test
+        data = replace(data, train=(average_pixels(x, side), y), test=(average_pixels(u, side), v))
     return data
+
+
+def average_pixels(images: Tensor, side: int) -> Tensor:
+    """The rounded means of squares of ``side`` × ``side`` pixels.
+
+    >>> average_pixels(torch.tensor([[[[1, 2], [4, 4]]]], dtype=torch.uint8), 2)
+    tensor([[[[3]]]], dtype=torch.uint8)
+    """
+    return torch.cat([F.avg_pool2d(part.float(), side).round().to(torch.uint8) for part in torch.split(images, 10_000)])
 
 
 def data_home(data_dir: str | Path | None = None) -> Path:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from dynabound.lab.tasks.datasets import Data, Text
 
-__all__ = ["MODELS", "Carry", "DenseNet121", "LanguageModel", "Perceptron", "ResNet34", "build"]
+__all__ = ["MODELS", "Carry", "DenseNet121", "LanguageModel", "Perceptron", "ResNet10", "ResNet34", "build"]
 
 Carry: TypeAlias = "tuple[Tensor, Tensor]"
 """An LSTM's hidden and cell state, of shape layers × batch × hidden."""
@@ -21,6 +21,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "perceptron": {"hidden": 100},
     "resnet34": {"width": 0.125},
     "densenet121": {"width": 0.125},
+    "resnet10": {"width": 0.125},
     "lstm": {"hidden": 200, "layers": 1, "dropout": 0.2, "bptt": 35, "clip": 0.25},
 }
 """The models, each with its own fields of a spec and their defaults; in specs of other models these fields are None."""
@@ -33,8 +34,7 @@ def build(model: str, fields: Mapping[str, Any], data: Data) -> nn.Module:
     _, channels, height, width = data.train[0].shape
     if model == "perceptron":
         return Perceptron(channels * height * width, fields["hidden"], data.classes)
-    cls = ResNet34 if model == "resnet34" else DenseNet121
-    return cls(data.classes, channels, fields["width"])
+    return _CONVOLUTIONAL[model](data.classes, channels, fields["width"])
 
 
 class Perceptron(nn.Module):
@@ -86,6 +86,8 @@ class ResNet34(nn.Module):
     21282122
     """
 
+    depths = (3, 4, 6, 3)
+
     def __init__(self, classes: int = 10, channels: int = 3, width: float = 1.0) -> None:
         super().__init__()
         widths = [max(1, round(planes * width)) for planes in (64, 128, 256, 512)]
@@ -93,7 +95,7 @@ class ResNet34(nn.Module):
         self.norm = nn.BatchNorm2d(widths[0])
         blocks: list[nn.Module] = []
         inputs = widths[0]
-        for stage, (outputs, depth) in enumerate(zip(widths, (3, 4, 6, 3), strict=True)):
+        for stage, (outputs, depth) in enumerate(zip(widths, self.depths, strict=True)):
             for position in range(depth):
                 blocks.append(_BasicBlock(inputs, outputs, stride=2 if stage and not position else 1))
                 inputs = outputs
@@ -105,6 +107,16 @@ class ResNet34(nn.Module):
         y = self.blocks(F.relu(self.norm(self.conv(x)), inplace=True))
         logits: Tensor = self.linear(F.adaptive_avg_pool2d(y, 1).flatten(1))
         return logits
+
+
+class ResNet10(ResNet34):
+    """A short ResNet, with one block per stage: a step takes a third of ResNet-34's time, and seeds differ less.
+
+    >>> sum(p.numel() for p in ResNet10().parameters())
+    4903242
+    """
+
+    depths = (1, 1, 1, 1)
 
 
 class _DenseLayer(nn.Module):
@@ -158,6 +170,9 @@ class DenseNet121(nn.Module):
         y = F.relu(self.norm(self.blocks(self.conv(x))), inplace=True)
         logits: Tensor = self.linear(F.adaptive_avg_pool2d(y, 1).flatten(1))
         return logits
+
+
+_CONVOLUTIONAL = {"resnet34": ResNet34, "resnet10": ResNet10, "densenet121": DenseNet121}
 
 
 class LanguageModel(nn.Module):

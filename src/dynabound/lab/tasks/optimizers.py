@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from typing import Any
 
 import torch
@@ -36,11 +36,37 @@ class _Method:
     """The usual weight decay of the method, if it does not depend on the task."""
 
 
+class CSGD(Optimizer):
+    """SGD with averaged momentum and bias correction (Savarese 2019): m = βm + (1 − β)g, then p −= lr/(1 − βᵗ) · m.
+
+    AdaBound with closed bounds is this method, except for the bias correction.
+    """
+
+    def __init__(
+        self, params: Iterable[Parameter], lr: float = 1.0, momentum: float = 0.9, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(params, dict(lr=lr, momentum=momentum, weight_decay=weight_decay))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for param in (each for each in group["params"] if each.grad is not None):
+                state = self.state[param]
+                if not state:
+                    state.update(step=0, exp_avg=torch.zeros_like(param))
+                state["step"] += 1
+                grad = param.grad.add(param, alpha=group["weight_decay"])
+                state["exp_avg"].lerp_(grad, 1 - group["momentum"])
+                param.sub_(state["exp_avg"], alpha=group["lr"] / (1 - group["momentum"] ** state["step"]))
+
+
 OPTIMIZERS: dict[str, _Method] = {
     "sgd": _Method(torch.optim.SGD, 0.1, text_lr=10.0),
     "sgdm": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=1.0),
     # What AdaBound becomes: its first moment is an average, not a sum.
     "sgdm-dampened": _Method(torch.optim.SGD, 0.1, {"momentum": 0.9}, text_lr=10.0),
+    "csgd": _Method(CSGD, 1.0, text_lr=10.0),
     "adagrad": _Method(torch.optim.Adagrad, 1e-2),
     "rmsprop": _Method(torch.optim.RMSprop, 1e-3),
     "adam": _Method(torch.optim.Adam, 1e-3),
@@ -80,14 +106,12 @@ def build(
     >>> build("sgdm-dampened", [Parameter(torch.zeros(2))], lr=0.1).param_groups[0]["dampening"]
     0.9
     """
+    check(name, options or {})
     if ":" in name:
         cls, fixed = _import(name), {}
-    elif name in OPTIMIZERS:
-        cls, fixed = OPTIMIZERS[name].cls, dict(OPTIMIZERS[name].options)
+        _check_options(name, cls, options or {})
     else:
-        raise OptimizerError(
-            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{did_you_mean(name, OPTIMIZERS)}"
-        )
+        cls, fixed = OPTIMIZERS[name].cls, dict(OPTIMIZERS[name].options)
     allowed = inspect.signature(cls).parameters
     arguments = {"lr": lr, **fixed, **(options or {})}
     if weight_decay or "weight_decay" in allowed:  # 0 means 0, whatever the default of the class
@@ -96,12 +120,6 @@ def build(
         if "dampening" in arguments:
             raise OptimizerError("opt dampening: sgdm-dampened sets it to the momentum; leave it out, or use sgdm")
         arguments["dampening"] = arguments["momentum"]
-    if not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
-        known = [option for option in allowed if option != "params"]
-        for key in arguments.keys() - set(known):
-            raise OptimizerError(
-                f"opt {key}={arguments[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}"
-            )
     try:
         return cls(params, **arguments)
     except Exception as error:  # torch's Adam, for example, raises IndexError for betas=(0.9,)
@@ -148,18 +166,25 @@ def _as_int(value: Any) -> Any:
     return int(value) if exact else value
 
 
-def check(name: str, lr: float, weight_decay: float, options: Mapping[str, Any]) -> None:
-    """Raise the errors of :func:`build` that can be found without importing another package's module."""
+def check(name: str, options: Mapping[str, Any]) -> None:
+    """Raise the errors of :func:`build` that can be found without building or importing anything."""
+    if ":" not in name and name not in OPTIMIZERS:
+        raise OptimizerError(
+            f"optimizer={name!r}: must be {', '.join(OPTIMIZERS)}, or module:Class{did_you_mean(name, OPTIMIZERS)}"
+        )
     if ":" not in name:
-        _check_known(name, lr, weight_decay, tuple(options.items()))
+        _check_options(name, OPTIMIZERS[name].cls, options)
     elif not all(name.partition(":")[::2]):
         raise OptimizerError(f"optimizer={name!r}: must be module:Class, such as torch.optim:RAdam")
 
 
-@lru_cache(maxsize=1024)
-def _check_known(name: str, lr: float, weight_decay: float, options: tuple[tuple[str, Any], ...]) -> None:
-    """Build the optimizer once per combination of values: a plan has hundreds of specs with few combinations."""
-    build(name, [Parameter(torch.zeros(1))], lr, weight_decay, dict(options))
+def _check_options(name: str, cls: type[Optimizer], options: Mapping[str, Any]) -> None:
+    allowed = inspect.signature(cls).parameters
+    known = [option for option in allowed if option != "params"]
+    unknown = options.keys() - set(known)
+    if unknown and not any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in allowed.values()):
+        key = min(unknown)
+        raise OptimizerError(f"opt {key}={options[key]!r}: {name} takes {', '.join(known)}{did_you_mean(key, known)}")
 
 
 def _import(name: str) -> type[Optimizer]:

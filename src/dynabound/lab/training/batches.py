@@ -19,7 +19,8 @@ from dynabound.lab.tasks.datasets import Data, Images, Text
 
 __all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "derive_seed", "make_batches", "redistribute"]
 
-_PAD = 4
+_PAD = 1 / 8
+"""Black pixels around an image before it is cropped, as a share of its height: 4 of 32."""
 _EVAL_IMAGES = 500
 _EVAL_COLUMNS = 10
 
@@ -56,6 +57,7 @@ class ImageBatches:
         self._rank, self._ranks, self._seed, self._size = rank, ranks, spec.seed, spec.batch_size
         mean, scale = (value.to(device) for value in _statistics(data.train[0]))
         self._mean, self._scale, self._augment = mean, scale, data.augment
+        self._pad = round(_PAD * data.train[0].shape[-1])
         x, y = data.train[0][: spec.examples].to(device), data.train[1][: spec.examples].to(device)
         # Without augmentation an image is the same in every epoch: normalise it once.
         self._x, self._y = (x if data.augment else self._normalize(x)), y
@@ -75,14 +77,14 @@ class ImageBatches:
         number = len(self._y)
         order = torch.randperm(number, generator=generator).to(self._y.device)
         if self._augment:
-            corners = torch.randint(2 * _PAD + 1, (number, 2), generator=generator).to(self._y.device)
+            corners = torch.randint(2 * self._pad + 1, (number, 2), generator=generator).to(self._y.device)
             flips = torch.rand(number, generator=generator).to(self._y.device) < 0.5
         for index in range(start, self.steps):
             chosen = slice(index * self._size, min(number, (index + 1) * self._size))
             mine = slice(chosen.start + self._rank, chosen.stop, self._ranks)
             x, y = (tensor.index_select(0, order[mine]) for tensor in (self._x, self._y))
             if self._augment:
-                x = self._normalize(crop_and_flip(x, corners[mine], flips[mine]))
+                x = self._normalize(crop_and_flip(x, corners[mine], flips[mine], self._pad))
             yield Batch(x, y, chosen.stop - chosen.start)
 
     def evaluation(self, split: str) -> Iterator[Batch]:
@@ -144,8 +146,8 @@ def redistribute(parts: list[Tensor], rank: int, ranks: int) -> Tensor:
     return whole[:, rank::ranks].contiguous()
 
 
-def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor) -> Tensor:
-    """Pad images by 4 black pixels, crop the original size at ``corners``, and mirror where ``flips`` is true.
+def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor, pad: int = 4) -> Tensor:
+    """Pad images by ``pad`` black pixels, crop the original size at ``corners``, and mirror where ``flips`` is true.
 
     >>> image = torch.arange(4.0).reshape(1, 1, 2, 2)
     >>> crop_and_flip(image, torch.tensor([[4, 4]]), torch.tensor([True]))
@@ -153,7 +155,7 @@ def crop_and_flip(x: Tensor, corners: Tensor, flips: Tensor) -> Tensor:
               [3., 2.]]]])
     """
     height, width = x.shape[-2:]
-    windows = F.pad(x, (_PAD,) * 4).unfold(2, height, 1).unfold(3, width, 1)
+    windows = F.pad(x, (pad,) * 4).unfold(2, height, 1).unfold(3, width, 1)
     cut = windows[torch.arange(len(x), device=x.device), :, corners[:, 0], corners[:, 1]]
     return torch.where(flips.view(-1, 1, 1, 1), cut.flip(-1), cut)
 

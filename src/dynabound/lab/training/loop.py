@@ -70,7 +70,7 @@ class Training:
         self._correct = isinstance(data, Images)
         self._carry: models.Carry | None = None
         self.epoch, self.index, self.step = 1, 0, 0
-        self.seconds = 0.0
+        self.seconds = self.cpu_seconds = 0.0
         self.sums = [0.0, 0.0, 0]  # of the epoch so far: loss, correct answers, targets
         self.metrics: list[dict[str, Any]] = []
 
@@ -85,7 +85,7 @@ class Training:
         self._forward.train()
         optimizers.set_mode(self.optimizer, training=True)
         pending: list[tuple[Tensor, Tensor, int]] = []
-        started = time.perf_counter()
+        started = _clocks()
         for batch in self.batches.epoch(self.epoch, self.index):
             pending.append((*self._step(batch), batch.size))
             self.index += 1
@@ -93,9 +93,14 @@ class Training:
             if len(pending) == self._read_every or self.index == self.batches.steps:
                 self._read(pending)
                 pending.clear()
-                self.seconds += time.perf_counter() - started
+                self._count_time(started)
                 yield
-                started = time.perf_counter()
+                started = _clocks()
+
+    def _count_time(self, started: tuple[float, float]) -> None:
+        wall, cpu = _clocks()
+        self.seconds += wall - started[0]
+        self.cpu_seconds += cpu - started[1]
 
     def _step(self, batch: Batch) -> tuple[Tensor, Tensor]:
         loss, correct = self._loss(self._forward, batch)
@@ -161,7 +166,7 @@ class Training:
 
         Raises DivergedError if a held-out loss is not finite.
         """
-        started = time.perf_counter()
+        started = _clocks()
         loss, correct, targets = self.sums
         metrics: dict[str, Any] = {"epoch": self.epoch, "step": self.step}
         distributed.broadcast_buffers(self.model)
@@ -177,16 +182,18 @@ class Training:
         metrics |= {"lr": self.optimizer.param_groups[0]["lr"], **_bounds(self.optimizer, self.step)}
         if self.spec.rates:
             metrics["rates"] = _rates(self.model, self.optimizer)
-        metrics["seconds"] = self.seconds + time.perf_counter() - started
+        self._count_time(started)
+        metrics |= {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
         self.metrics.append(metrics)
-        self.epoch, self.index, self.seconds, self.sums = self.epoch + 1, 0, 0.0, [0.0, 0.0, 0]
+        self.epoch, self.index, self.sums = self.epoch + 1, 0, [0.0, 0.0, 0]
+        self.seconds = self.cpu_seconds = 0.0
         return metrics
 
     def state(self) -> dict[str, Any]:
         """Everything that the rest of the run depends on. All ranks call this: each has its own random state."""
         local = {"random": _random_states(self.device), "carry": self._carry}
         return {
-            **{name: getattr(self, name) for name in _POSITION},
+            **{name: getattr(self, name) for name in (*_POSITION, "cpu_seconds")},
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "ranks": distributed.gather(local),
@@ -196,6 +203,7 @@ class Training:
         """Resume from ``state``, which any number of ranks may have saved."""
         for name in _POSITION:
             setattr(self, name, state[name])
+        self.cpu_seconds = state.get("cpu_seconds", 0.0)  # the first checkpoints had none
         self._restore_local(state["ranks"])
         tensors = state["model"], state["optimizer"]
         if self.mesh is not None:
@@ -219,6 +227,11 @@ class Training:
 
 
 _POSITION = ("epoch", "index", "step", "seconds", "sums", "metrics")
+
+
+def _clocks() -> tuple[float, float]:
+    """Wall time, and the CPU time of this process, which waiting for other processes does not change."""
+    return time.perf_counter(), time.process_time()
 
 
 def perplexity(loss: float) -> float:

@@ -1,0 +1,142 @@
+"""The numbers of the results' pages, computed again from the lines of the ledger, without any code of the lab."""
+
+import json
+import math
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+from scipy import stats
+
+ROOT = Path(__file__).parents[3]
+METHODS = {"SGD": "sgd", "SGDM": "sgdm", "CSGD": "csgd", "AdaGrad": "adagrad", "Adam": "adam", "AMSGrad": "amsgrad",
+           "AdamW": "adamw", "AdaBound": "adabound", "AMSBound": "amsbound", "Prodigy": "prodigyopt:Prodigy",
+           "Schedule-free AdamW": "schedulefree:AdamWScheduleFree", "D-Adaptation Adam": "dadaptation:DAdaptAdam",
+           "β": "adabound"}  # fmt: skip
+TEST_IMAGES = {"mnist": 10_000, "digits": 360, "digits-half": 899, "cifar10-2000": 2000, "cifar10-16": 10_000}
+DATA = {"mnist": "MNIST", "digits-half": "scikit-learn's digits", "cifar10-2000": "CIFAR-10", "ptb": "Penn Treebank",
+        "pydoc": "the Python reference"}  # fmt: skip
+
+
+def cells(text):
+    rows = [re.split(r" \| ", row[2:-2]) for row in text.splitlines() if row.startswith("| ")]
+    return [[re.sub(r"\\(.)", r"\1", cell).replace("−", "-") for cell in row] for row in rows[2:]]
+
+
+def fields(line):
+    """The fields of a spec in a line such as "perceptron: task mnist, batch size 128, …; 3 seeds"."""
+    pairs = (part.rpartition(" ") for part in line.partition(": ")[2].partition(";")[0].split(", "))
+    return {"seeds": int(line.split()[-2]), **{name.replace(" ", "_"): value for name, _, value in pairs}}
+
+
+@pytest.fixture(scope="module")
+def appendix():
+    text = (ROOT / "docs" / "results-appendix.md").read_text(encoding="utf-8")
+    return text.replace("\n  ", " ")
+
+
+@pytest.fixture(scope="module")
+def tables(appendix):
+    """By study, scale and panel: the task, and of each method its row and its runs in the ledger."""
+    files = [path.read_text() for path in (ROOT / "results").glob("*-*.jsonl")]
+    runs = [json.loads(line) for text in files for line in text.splitlines()]
+    runs.sort(key=lambda run: run["spec"]["seed"])
+    found = {}
+    for title, scale, section in re.findall(r"^## ([^\n]+), (\w+) scale\n(.*?)(?=^## |\Z)", appendix, re.M | re.S):
+        workloads = [fields(line) for line in re.findall(r"^- (\S+: task .*)", section.replace("\\", ""), re.M)]
+        panels = re.findall(r"^(.+), (?:accuracy|perplexity).*?mean ± .*?\n\n((?:\|.*\n)+)", section, re.M)
+        for place, (panel, table) in enumerate(panels):
+            workload = workloads[min(place, len(workloads) - 1)]
+            own = [run for run in runs if run["spec"]["scale"] == scale and fits(run["spec"], workload)]
+            methods = {row[0]: (row, [run for run in own if is_of(run["spec"], panel, *row[:2])][: workload["seeds"]])
+                       for row in cells(table)}  # fmt: skip
+            found[title, scale, panel.replace("\\", "")] = workload["task"], methods
+    return found
+
+
+def fits(spec, workload):
+    return all(value == spec[key] if isinstance(spec[key], str) else float(value) == spec[key]
+               for key, value in workload.items() if key != "seeds")  # fmt: skip
+
+
+def is_of(spec, panel, label, settings):
+    """Whether the run has the method and the settings that a row shows."""
+    name = next((each for each in (re.split(r"[, ]", label)[0], label) if each in METHODS), panel)
+    shown = settings.partition(" (best")[0]
+    options = {key: value for key, value in spec["opt"].items() if key in ("betas", "final_lr", "gamma")}
+    options = {key: tuple(value) if isinstance(value, list) else value for key, value in sorted(options.items())}
+    text = ", ".join([f"lr {spec['lr']:g}", *(f"{key} {value}" for key, value in options.items())])
+    return spec["optimizer"] == METHODS.get(label, METHODS.get(name)) and text == shown
+
+
+def series(run, split):
+    metrics = run["metrics"]
+    return metrics.get(f"{split}_perplexity") or [100 * value for value in metrics[f"{split}_accuracy"]]
+
+
+def test_every_mean_and_spread(tables):
+    checked = 0
+    for task, methods in tables.values():
+        best_of = max if task in TEST_IMAGES else min
+        for row, found in methods.values():
+            ended = [run for run in found if run["state"] == "finished"]
+            picks = ("test", lambda x: x[-1]), ("test", best_of), ("train", lambda x: x[-1])
+            columns = [[pick(series(run, split)) for run in ended] for split, pick in picks]
+            for shown, values in zip(row[2:5], columns, strict=True):
+                numbers = [float(number) for number in re.findall(r"\d+\.\d+", shown)]
+                assert numbers, row
+                middle = statistics.fmean(values)
+                assert numbers[0] == pytest.approx(middle, abs=0.0051), row
+                if len(numbers) > 1:
+                    binomial = middle * (100 - middle) / TEST_IMAGES[task] if task in TEST_IMAGES else 0.0
+                    spread = math.sqrt(statistics.variance(values) + binomial)
+                    assert numbers[1] == pytest.approx(spread, abs=0.0051), row
+                checked += 1
+    assert checked > 200
+
+
+def t_test(panel, a, b):
+    """The difference, its error and degrees of freedom: variances pooled over methods of a similar spread, or Welch."""
+    own = [panel[a], panel[b]]
+    squares = [statistics.variance(x) * (len(x) - 1) for x in own]
+    free = [len(x) - 1 for x in own]
+    variance = sum(squares) / sum(free)
+    others = [x for label, x in panel.items() if label not in (a, b) and len(x) > 1]
+    near = [x for x in others if variance / 4 <= statistics.variance(x) <= 25 * variance]
+    parts = [statistics.variance(x) / len(x) for x in own]
+    value = statistics.fmean(own[0]) - statistics.fmean(own[1])
+    if others and not near:
+        return value, math.sqrt(sum(parts)), sum(parts) ** 2 / sum(p**2 / f for p, f in zip(parts, free, strict=True))
+    squares += [statistics.variance(x) * (len(x) - 1) for x in near]
+    free += [len(x) - 1 for x in near]
+    return value, math.sqrt(sum(squares) / sum(free) * sum(1 / len(x) for x in own)), sum(free)
+
+
+def test_every_pair(tables, appendix):
+    """Both epochs must agree; Holm's procedure at 5 % decides, and gives the interval its level."""
+    panels = {f"{DATA[task]}, {panel} ({scale})": (task, methods) for (title, scale, panel), (task, methods)
+              in tables.items() if title.startswith("Figure")}  # fmt: skip
+    shown = cells(appendix.partition("## All pairs")[2].partition("\n## ")[0])
+    tests = []
+    for network, ours, other, *_ in shown:
+        task, methods = panels[network]
+        score = (lambda x: x) if task in TEST_IMAGES else (lambda x: -100 * math.log(x))
+        both = []
+        for pick in (lambda x: x[-1], max if task in TEST_IMAGES else min):
+            panel = {label: [score(pick(series(run, "test"))) for run in found if run["state"] == "finished"]
+                     for label, (_, found) in methods.items()}  # fmt: skip
+            value, error, free = t_test(panel, ours, other)
+            both.append((stats.t.sf(value / error, free), stats.t.cdf(value / error, free), value, error, free))
+        side = 0 if max(each[0] for each in both) < max(each[1] for each in both) else 1
+        tests.append((max(each[side] for each in both), side, max(both, key=lambda each: each[side])))
+    stopped, level = False, 0.0
+    for rank, place in enumerate(sorted(range(len(tests)), key=lambda i: tests[i][0])):
+        p, side, (_, _, value, error, free) = tests[place]
+        if not stopped:
+            level = 0.05 / (len(tests) - rank)
+            stopped = p > level
+        margin = stats.t.isf(level, free) * error
+        low, high = (float(end) for end in shown[place][4].split(" to "))
+        assert (float(shown[place][3]), low, high) == pytest.approx((value, value - margin, value + margin), abs=0.0051)
+        assert shown[place][5] == ("undecided" if stopped else ("supported", "refuted")[side])
