@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from functools import partial
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 

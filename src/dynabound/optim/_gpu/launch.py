@@ -28,10 +28,11 @@ _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "f
 _Found = TypeVar("_Found")
 
 
-def scan(capture: bool, *lists: Any) -> tuple[list[tuple[int, Any] | None], bytes]:
+def scan(capture: bool, *lists: list[Tensor]) -> tuple[list[tuple[int, Any] | None], bytes]:
     """The scan of the C kernel, without the formats of the state that only the C kernel has."""
-    found, entries = _fused._kernel.scan(*lists, True, capture)
-    return [key if exp_avg.dtype in _DTYPES else None for key, exp_avg in zip(found, lists[2], strict=True)], entries
+    p, g, m, v, vmax, steps = lists
+    found, entries = _fused._kernel.scan(p, g, m, v, vmax, steps, True, capture)
+    return [key if exp_avg.dtype in _DTYPES else None for key, exp_avg in zip(found, m, strict=True)], entries
 
 
 def computes_scalars(device: torch.device, group: Mapping[str, Any]) -> bool:
