@@ -10,7 +10,7 @@ FAST := not slow and not processes and not ray and not browser and not compile
 FRAMEWORKS := .venv-frameworks/bin
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 
-.PHONY: demo check test frameworks integrations sanitize bench lint docs clean
+.PHONY: demo check test frameworks gpu integrations sanitize bench lint docs clean
 
 demo: .venv/.lab
 	$(BIN)/dynabound reproduce --scale demo --out demo
@@ -30,8 +30,20 @@ frameworks: .venv-frameworks/.ready
 	KERAS_BACKEND=jax JAX_PLATFORMS=cpu $(FRAMEWORKS)/python -m pytest -W "ignore:__array__ implementation:DeprecationWarning" \
 		src/dynabound/optax src/dynabound/keras docs/optax.md docs/keras.md
 
+# The Triton kernel without a GPU: interpreted beside the C kernel, and compiled for three GPUs. Only a process of its own can
+# interpret Triton's functions.
+gpu: .venv-gpu/.ready
+	TRITON_INTERPRET=1 .venv-gpu/bin/python -m pytest -n 2 --dist worksteal tests/gpu/interpreted
+	.venv-gpu/bin/python -m pytest -n 2 --dist worksteal tests/gpu/compiled
+
+.venv-gpu/.ready: $(INPUTS) constraints-gpu.txt
+	$(PYTHON) -m venv .venv-gpu
+	.venv-gpu/bin/$(INSTALL) -c constraints.txt -c constraints-gpu.txt -e ".[gpu]"
+	touch $@
+
 bench: .venv/.dev
 	$(BIN)/python benchmarks/step.py
+	$(BIN)/python benchmarks/formats.py
 
 lint: .venv/.dev
 	$(BIN)/ruff check .

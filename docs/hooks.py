@@ -34,7 +34,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 def with_links_of_the_site(text: str) -> str:
     """Links from the repository's root, as links from the site's; badges are left out."""
-    text = re.sub(r"^\[!\[.*\n", "", text, flags=re.MULTILINE)
+    text = re.sub(r"^\[!\[[^]]*\]\(https?:.*\n", "", text, flags=re.MULTILINE)
     return re.sub(r"\]\((?!https?:|#)([^)#]+)", lambda match: f"]({_target(match[1])}", text)
 
 

@@ -116,17 +116,42 @@ def test_largest_upper_is_the_largest_seen():
 
 
 @pytest.mark.parametrize("diameter", [0.1, 2.0, 30.0])
-def test_useful_from_is_where_the_guarantee_beats_the_trivial_bound(diameter):
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+def test_useful_from_is_where_the_guarantee_beats_the_trivial_bound(diameter, beta1):
     found = bounds.certificate("harmonic", gamma=0.1, final_lr=0.5)
-    smallest = 0.5 * bounds.evaluate("harmonic", 0.1, 1)[0]
+    sizes = dict(diameter=diameter, gradient_bound=3.0, dimension=2, beta1=beta1)
+    trivial = math.sqrt(2) * diameter * 3
+    start = found.useful_from(**sizes)
+    assert found.regret(start - 1, **sizes) == (pytest.approx(trivial * (start - 1)), "trivial")
+    for steps in (start, 2 * start, 1e3 * start):
+        assert found.regret(steps, **sizes).value < trivial * steps
 
-    def guarantee(t):  # Savarese's bound for d = 1, β₁ = 0, G = 3, with the smallest rates that the bounds allow
-        growth = 2 * found.m * (math.sqrt(t) - 1) + 1 / smallest
-        return diameter**2 / 2 * growth + (2 * math.sqrt(t) - 1) * found.largest_upper * 9
 
-    start = found.useful_from(diameter, gradient_bound=3.0)
-    assert guarantee(start) <= diameter * 3 * start
-    assert guarantee(start / 2) > diameter * 3 * start / 2
+@pytest.mark.parametrize("kappa", [0.0, 0.3, 20.0, 1000.0])
+def test_theorem_a_is_at_least_the_sum_that_it_bounds(kappa):
+    """Its sums are bounded by integrals, and one t₀ is chosen; here are the sums, for every t₀."""
+    found = bounds.certificate(lambda t: (1 - min(1, kappa / t), 1 + kappa / t), final_lr=0.5, steps=5000)
+    assert found.kappa == pytest.approx(kappa)
+    promised = found.regret(5000, diameter=3.0, gradient_bound=2.0, dimension=2, beta1=0.5)
+    most, t = math.sqrt(2) * 3 * 2, np.arange(1.0, 5001)
+    costs = most * kappa / t + 4 * 0.5 / np.sqrt(t) * (1 + kappa / t) * ((1 + kappa / t) / 2 + 1)
+    rest = costs[::-1].cumsum()[::-1]  # the costs from t₀ + 1 on
+    exact = 2 * 9 * math.sqrt(5000) / (2 * 0.5) + min(most * np.arange(5000) + 2 * most + rest)
+    assert promised.name == "Theorem A"
+    assert exact <= promised.value <= 1.05 * exact
+
+
+def test_the_best_bound_is_named():
+    slow = bounds.certificate(lambda t: (1 + 9 * t**-0.1,) * 2, final_lr=0.1)  # SGD, with a rate that falls: κ grows
+    assert slow.regret(100_000).name == "Savarese 2019"
+    window = bounds.certificate(("constant", 0.5, 2.0), final_lr=0.1)
+    assert window.regret(100_000).name == "trivial"
+    assert window.regret(100_000, amsbound=True).name == "Theorem C"
+    assert window.useful_from() == math.inf
+    # Theorem C: D²√T/(2L∞) + (2√T−1)·R∞G²/2 = 40√T + (2√T−1)/10 against 2T.
+    assert window.useful_from(amsbound=True) == 404
+    with pytest.raises(ValueError, match="steps=0: must be at least 1 and at most 100000"):
+        slow.regret(0)
 
 
 @pytest.mark.parametrize(("gamma", "final_lr"), [(1e-320, 0.1), (1e-3, 1e308), (1e-3, 1e-307)])
@@ -163,14 +188,16 @@ def command(*arguments):
 
 def test_the_command_says_what_the_guarantee_needs():
     text = command("--certificate").output
-    assert "yes, with M = 20010 and R∞ = 100.1, but only for\n  - convex" in text
-    for needed in ("α/√t (sqrt_decay=True)", "bounded set", "β₁ₜ that decays"):
+    assert "yes, with κ = 1000 (Theorem A) and M = 20010 (Savarese 2019), but only for\n  - convex" in text
+    for needed in ("α/√t (sqrt_decay=True)", "bounded set", "β₁ₜ that never increases"):
         assert needed in text
-    assert "better than the trivial bound D·G·T from T = 1.6e+09 on" in text
+    assert "better than the trivial bound D·G·T from T = 2,332 on, by Theorem A" in text
     found = json.loads(command("--json").output)["certificate"]
     assert found["guaranteed"] is True
-    assert found["useful_from"] == pytest.approx(1.61e9, rel=0.01)
+    assert found["useful_from"] == 2332
     assert len(found["needs"]) == 3
+    assert found["kappa"] == pytest.approx(1000)
+    assert found["best_bound"] == "Theorem A"
     assert json.loads(command("--json", "--gamma", 1e-300).output)["certificate"]["useful_from"] is None
     assert "from T = inf on" in command("--certificate", "--gamma", 1e-300).output
 

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 from dynabound._version import __version__
 
 if TYPE_CHECKING:
-    from dynabound.optim import AdaBound, AdaBoundW, AMSBound
+    from dynabound.optim import AdaBound, AdaBoundW, AMSBound, param_groups, step_in_backward
     from dynabound.tuning import Suggestion, final_lr_from_adam, final_lr_from_sgd, suggest
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "Suggestion", "__version__", "final_lr_from_adam", "final_lr_from_sgd",
-           "suggest"]  # fmt: skip
+           "param_groups", "step_in_backward", "suggest"]  # fmt: skip
 
 _MODULE_OF = {
-    **dict.fromkeys(("AMSBound", "AdaBound", "AdaBoundW"), "optim"),
+    **dict.fromkeys(("AMSBound", "AdaBound", "AdaBoundW", "param_groups", "step_in_backward"), "optim"),
     **dict.fromkeys(("Suggestion", "final_lr_from_adam", "final_lr_from_sgd", "suggest"), "tuning"),
 }
 _SUBMODULES = ("bounds", "optim")

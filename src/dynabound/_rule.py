@@ -34,6 +34,7 @@ _LEGAL = {
     **dict.fromkeys(("eps", "epsilon"), _RATE),
     "gamma": _POSITIVE,
     "weight_decay": _RATE,
+    "release": _RATE,
 }
 DEFAULTS: dict[str, Any] = {
     "lr": 1e-3,
@@ -55,6 +56,8 @@ DEFAULTS: dict[str, Any] = {
     "beta1_decay": 1.0,
     "box": None,
     "state_dtype": None,
+    "rounding": "nearest",
+    "release": None,
 }
 """The hyper-parameters under torch's names. Optax and Keras have the same defaults for those that they share."""
 

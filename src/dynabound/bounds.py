@@ -25,13 +25,14 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from dynabound._checks import check_positive, require
 from dynabound._drawing import html_table
 
-__all__ = ["FAMILIES", "NEEDS", "Bounds", "Certificate", "certificate", "check", "evaluate"]
+__all__ = ["FAMILIES", "NEEDS", "Bounds", "Certificate", "RegretBound", "certificate", "check", "evaluate"]
 
 BoundFunction: TypeAlias = "Callable[[Any], tuple[Any, Any]]"
 Bounds: TypeAlias = "str | tuple[str, float, float] | BoundFunction"
@@ -139,9 +140,19 @@ def evaluate(bounds: Bounds, gamma: Any, step: Any) -> tuple[Any, Any]:
 NEEDS = (
     "convex losses on a bounded set (box)",
     "the step size α/√t (sqrt_decay=True), not the default constant one",
-    "β₁ = 0, or a β₁ₜ that decays (beta1_decay)",
+    "a β₁ₜ that never increases, such as a constant one",
 )
 """What the regret guarantee needs besides the bounds."""
+
+THEOREM_A, SAVARESE, THEOREM_C, TRIVIAL = "Theorem A", "Savarese 2019", "Theorem C", "trivial"
+"""The regret bounds by name; docs/theory.md proves them."""
+
+
+class RegretBound(NamedTuple):
+    """What no regret exceeds, and which bound says so."""
+
+    value: float
+    name: str
 
 
 @dataclass(frozen=True)
@@ -160,6 +171,12 @@ class Certificate:
     """The last step checked: infinite for the built-in families, whose answer is exact."""
     largest_upper: float
     """R∞, the largest η_u(t)."""
+    smallest_lower: float
+    """L∞, the smallest η_l(t)."""
+    limit: float
+    """α*, the rate that both bounds approach."""
+    kappa: float
+    """κ = sup_t t·ρ_t, where no rate at step t differs from α* by more than ρ_t·α*; infinite where there is none."""
 
     @property
     def meets_theorem_4(self) -> bool:
@@ -168,25 +185,66 @@ class Certificate:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether the corrected regret guarantee, which is O((M + R∞)·√T), holds: M and R∞ are finite.
+        """Whether AdaBound's and AMSBound's regret is O(√T): κ is finite, or M and R∞ are.
 
-        It is about convex losses on a bounded set, the step size α/√t (``sqrt_decay=True``) and a β₁ₜ that decays
-        (``beta1_decay``), not about a constant step. Of a callable it says something about the first ``checked_until``
-        steps only: if its bounds do not converge fast enough, M grows with that number.
+        It is about convex losses on a box, the step size α/√t (``sqrt_decay=True``) and a β₁ₜ that never increases,
+        not about a constant step. Of a callable it says something about the first ``checked_until`` steps only: if its
+        bounds do not converge fast enough, κ and M grow with that number.
         """
-        return self.lower_positive and math.isfinite(self.m) and math.isfinite(self.largest_upper)
+        by_m = self.lower_positive and math.isfinite(self.m) and math.isfinite(self.largest_upper)
+        return math.isfinite(self.kappa) or by_m
 
-    def useful_from(self, diameter: float = 2.0, gradient_bound: float = 1.0) -> float:
-        """The T from which the guarantee is surely better than the trivial R_T ≤ D·G·T, in one dimension with β₁ = 0.
+    @property
+    def guaranteed_amsbound(self) -> bool:
+        """Whether AMSBound's regret is O(√T): also where the bounds are monotone, however slowly they close."""
+        monotone = self.lower_never_decreases and self.upper_never_increases
+        return self.guaranteed or (monotone and self.smallest_lower > 0 and math.isfinite(self.largest_upper))
 
-        There it is at most (D²M + 2R∞G²)·√T, so that T = (DM/G + 2R∞G/D)² is enough.
+    def regret(
+        self,
+        steps: float,
+        diameter: float = 2.0,
+        gradient_bound: float = 1.0,
+        *,
+        dimension: int = 1,
+        beta1: float = 0.0,
+        amsbound: bool = False,
+    ) -> RegretBound:
+        """The best bound on the regret after ``steps`` steps, on a box with sides up to ``diameter``.
 
-        >>> f"{certificate('harmonic', gamma=1e-3, final_lr=0.1).useful_from():.2g}"
-        '1.6e+09'
+        >>> certificate("harmonic", gamma=0.5, final_lr=1.0).regret(10_000)
+        RegretBound(value=339.4..., name='Theorem A')
         """
-        ratio = diameter / gradient_bound
-        root = ratio * self.m + 2 * self.largest_upper / ratio if self.guaranteed else math.inf
-        return root * root  # root**2 would raise where this is infinite
+        require(1 <= steps <= self.checked_until, "steps", steps, f"at least 1 and at most {self.checked_until:g}")
+        problem = _Problem(dimension, diameter, gradient_bound, beta1 / (1 - beta1))
+        bounds = [RegretBound(value(steps), name) for name, value in self._bounds(problem, amsbound).items()]
+        return min([*bounds, RegretBound(problem.most * steps, TRIVIAL)])
+
+    def useful_from(
+        self,
+        diameter: float = 2.0,
+        gradient_bound: float = 1.0,
+        *,
+        dimension: int = 1,
+        beta1: float = 0.0,
+        amsbound: bool = False,
+    ) -> float:
+        """The T from which :meth:`regret` is better than the trivial √d·D·G·T; infinite if there is none.
+
+        >>> f"{certificate('harmonic', gamma=1e-3, final_lr=0.1).useful_from():,.0f}"
+        '2,...'
+        """
+        problem = _Problem(dimension, diameter, gradient_bound, beta1 / (1 - beta1))
+        return min(_first_below(value, problem.most) for value in self._bounds(problem, amsbound).values())
+
+    def _bounds(self, problem: _Problem, amsbound: bool) -> dict[str, Callable[[float], float]]:
+        """The bounds by name, as functions of T."""
+        found = {THEOREM_A: problem.theorem_a(self.limit, self.kappa)}
+        if self.lower_positive:
+            found[SAVARESE] = problem.theorem_b(self.m, self.m / 2, self.largest_upper)
+        if amsbound and self.guaranteed_amsbound:
+            found[THEOREM_C] = problem.theorem_b(1 / (2 * self.smallest_lower), 0.0, self.largest_upper)
+        return found
 
     def _repr_html_(self) -> str:
         values = {**asdict(self), "meets_theorem_4": self.meets_theorem_4, "guaranteed": self.guaranteed}
@@ -197,6 +255,68 @@ class Certificate:
         return html_table("Certificate of the bounds", ["", ""], rows)
 
 
+class _Problem(NamedTuple):
+    """What a regret bound depends on besides the bound functions: d, D, G and b = β₁/(1−β₁)."""
+
+    dimension: int
+    diameter: float
+    gradient_bound: float
+    b: float
+
+    @property
+    def most(self) -> float:
+        """P = √d·D·G, the most that a step can cost."""
+        return math.sqrt(self.dimension) * self.diameter * self.gradient_bound
+
+    def theorem_a(self, limit: float, kappa: float) -> Callable[[float], float]:
+        """Theorem A with ρ_t = κ/t, its sums bounded by integrals from t₀ ≥ 1 to T."""
+        b, most, noise = self.b, self.most, self.gradient_bound**2 * limit
+
+        def cost(t: float) -> float:
+            ratio = kappa / t
+            return most * ratio + noise * (1 + ratio) * ((1 + ratio) / 2 + b) / math.sqrt(t)
+
+        def integral(t: float) -> float:
+            ratio = kappa / t
+            return most * kappa * math.log(t) + noise * math.sqrt(t) * (1 + 2 * b - ratio * (2 + 2 * b + ratio / 3))
+
+        start = _first(lambda t: cost(t) <= most)  # the best t₀
+        if start == math.inf:
+            return lambda steps: math.inf
+        fixed = most * (start + 2 * b) - integral(start)
+        weight = self.dimension * self.diameter**2 / (2 * limit)
+        return lambda steps: weight * math.sqrt(steps) + fixed + integral(steps) if steps >= start else math.inf
+
+    def theorem_b(self, slope: float, offset: float, largest_upper: float) -> Callable[[float], float]:
+        """dD²·(``slope``·√T − ``offset``) + (1/2 + b)(2√T−1)·R∞G² + b·√d·D·G."""
+        area, noise = self.dimension * self.diameter**2, (0.5 + self.b) * largest_upper * self.gradient_bound**2
+
+        def value(steps: float) -> float:
+            root = math.sqrt(steps)
+            return area * (slope * root - offset) + noise * (2 * root - 1) + self.b * self.most
+
+        return value if math.isfinite(slope + largest_upper) else lambda steps: math.inf
+
+
+def _first_below(value: Callable[[float], float], most: float) -> float:
+    """The T from which ``value(T)`` is below ``most``·T."""
+    return _first(lambda steps: value(steps) < most * steps)
+
+
+def _first(holds: Callable[[float], bool]) -> float:
+    """The first step, up to rounding, at which ``holds`` is true and stays true; infinite if there is none."""
+    high = 1.0
+    while not holds(high):
+        high *= 2
+        if high > 1e300:
+            return math.inf
+    low = high / 2
+    while high - low > max(1.0, 1e-15 * high):
+        middle = low + (high - low) // 2
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
+
+
 def certificate(
     bounds: Bounds = "harmonic", gamma: float = 1e-3, final_lr: float = 0.1, steps: int = 100_000
 ) -> Certificate:
@@ -204,14 +324,15 @@ def certificate(
 
     The paper's Theorem 4 asks that η_l is positive and never decreases, that η_u never increases, and that both
     converge to the same rate. That is not enough: its proof needs 1/η_t to never decrease, which does not follow.
-    The guarantee that does hold (Savarese 2019, Theorem 3) needs a constant M with
-    t/η_l(t) − (t−1)/η_u(t−1) ≤ M for every t and a finite R∞ = max η_u(t), and gives a regret of O((M + R∞)·√T).
+    The regret is O(√T) if both bounds are within a factor 1 ± κ/t of their limit (docs/theory.md, Theorem A), or if
+    t/η_l(t) − (t−1)/η_u(t−1) ≤ M for every t and η_u ≤ R∞ (Savarese 2019, Theorem 3).
 
     For the built-in families the answer is exact and covers every t; a callable is examined at t = 1 … ``steps``
     and ``limits_agree`` then asks that the bounds are finite and within 1% of each other at the end.
 
-    >>> certificate("harmonic", gamma=0.5, final_lr=1.0).m       # 1 + 2/γ
-    5.0
+    >>> found = certificate("harmonic", gamma=0.5, final_lr=1.0)
+    >>> found.kappa, found.m                                         # 1/γ and 1 + 2/γ
+    (2.0, 5.0)
     >>> certificate(("constant", 0.5, 2.0)).guaranteed
     False
     """
@@ -224,12 +345,15 @@ def certificate(
         if not math.isfinite(final_lr * (1 + 2 / gamma) + (1 + 2 / gamma) / final_lr):
             message = f"gamma={gamma!r}, final_lr={final_lr!r}: the bounds overflow"
             raise ValueError(f"{message}; choose a larger gamma, or a final_lr nearer to 1")
-        m, largest = _FAMILY_M[bounds](gamma), evaluate(bounds, gamma, 1)[1]
-        return Certificate(True, True, True, True, m / final_lr, math.inf, final_lr * largest)
+        m, (lower, upper) = _FAMILY_M[bounds](gamma), evaluate(bounds, gamma, 1)
+        # κ: t·ρ_t = t·(u(t) − 1) never rises in any of the families.
+        ends = final_lr * upper, final_lr * lower, final_lr, upper - 1
+        return Certificate(True, True, True, True, m / final_lr, math.inf, *ends)
     _, lower, upper = bounds
     positive, agree = lower > 0, lower == upper
-    m = 1 / lower if positive and agree else math.inf
-    return Certificate(positive, True, True, agree, m / final_lr, math.inf, final_lr * upper)
+    m, kappa = (1 / lower, 0.0) if positive and agree else (math.inf, math.inf)
+    low, high = final_lr * lower, final_lr * upper
+    return Certificate(positive, True, True, agree, m / final_lr, math.inf, high, low, low, kappa)
 
 
 def _gap(bounds: Bounds, gamma: float, t: int) -> float:
@@ -267,15 +391,23 @@ _FAMILY_M: dict[str, Callable[[float], float]] = {
 
 def _examine(bounds: BoundFunction, final_lr: float, steps: int) -> Certificate:
     require(steps >= 1, "steps", steps, ">= 1")
-    positive = rises = falls = True
-    m, largest, before, before_last = 0.0, 0.0, 0.0, (0.0, math.inf)
-    for t in range(1, steps + 1):
-        lower, upper = evaluate(bounds, 1.0, t)
-        positive &= lower > 0
-        rises &= lower >= before_last[0]
-        falls &= upper <= before_last[1]
-        m = max(m, t / lower - before if lower > 0 else math.inf)
-        largest = max(largest, upper)
-        before, before_last = t / upper if upper > 0 else math.inf, (lower, upper)
-    agree = math.isfinite(before_last[1]) and before_last[1] - before_last[0] <= 0.01 * before_last[1]
-    return Certificate(positive, rises, falls, agree, m / final_lr, steps, final_lr * largest)
+    pairs = [evaluate(bounds, 1.0, t) for t in range(1, steps + 1)]
+    lowers, uppers = zip(*pairs, strict=True)
+    before = [0.0, *(t / upper if upper > 0 else math.inf for t, upper in enumerate(uppers, 1))]
+    m = max(t / lower - before[t - 1] if lower > 0 else math.inf for t, lower in enumerate(lowers, 1))
+    limit = (lowers[-1] + uppers[-1]) / 2
+    kappa = math.inf
+    if 0 < limit < math.inf:
+        kappa = max(t * max(upper / limit - 1, 1 - lower / limit) for t, (lower, upper) in enumerate(pairs, 1))
+    return Certificate(
+        lower_positive=min(lowers) > 0,
+        lower_never_decreases=all(a <= b for a, b in pairwise(lowers)),
+        upper_never_increases=all(a >= b for a, b in pairwise(uppers)),
+        limits_agree=math.isfinite(limit) and uppers[-1] - lowers[-1] <= 0.01 * uppers[-1],
+        m=m / final_lr,
+        checked_until=steps,
+        largest_upper=final_lr * max(uppers),
+        smallest_lower=final_lr * min(lowers),
+        limit=final_lr * limit,
+        kappa=kappa,
+    )

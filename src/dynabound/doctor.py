@@ -15,7 +15,7 @@ from dynabound._version import __version__
 
 __all__ = ["diagnose", "main"]
 
-_HIDDEN = ("dev", "docs", "frameworks", "integrations", "peers")  # for work on dynabound itself
+_HIDDEN = ("dev", "docs", "frameworks", "gpu", "integrations", "peers")  # for work on dynabound itself
 
 
 def diagnose() -> dict[str, Any]:
@@ -46,7 +46,7 @@ def _torch() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "backends": [*(["fused"] if status.available else []), "foreach", "loop"],
         "kernel": {"available": status.available, "reason": status.reason, "instruction_set": status.instruction_set,
-                   "threads": status.threads},
+                   "threads": status.threads, "gpu": status.gpu, "gpu_reason": status.gpu_reason},
     }  # fmt: skip
 
 
@@ -81,6 +81,7 @@ def _lines(found: dict[str, Any]) -> list[str]:
             f"torch       {found['torch']}, {found['threads']} threads, devices: {', '.join(found['devices'])}",
             f"kernel      {kernel['instruction_set']}, {kernel['threads']} threads" if kernel["available"]
             else f"kernel      missing: {kernel['reason']}",
+            "gpu kernel  Triton, with fused=True" if kernel["gpu"] else f"gpu kernel  not used: {kernel['gpu_reason']}",
             f"backends    {', '.join(found['backends'])}",
         ]  # fmt: skip
     for extra, packages in found["extras"].items():

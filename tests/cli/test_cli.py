@@ -10,6 +10,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import dynabound
+from dynabound import AdaBound
 from dynabound._extras import pip_command
 from dynabound.cli import COMMANDS, app, bench
 from helpers.golden import has_keys, load
@@ -113,6 +114,30 @@ def test_bench_refuses_unknown_work():
     result = run("bench", "huge")
     assert result.exit_code == 2
     assert "resnet34, small, large" in result.output.replace("\n", " ")
+
+
+def test_bench_needs_the_gpu_that_it_is_to_measure():
+    for device, message in (("cuda", "finds no such device"), ("tpu", "must be cpu, cuda or xpu")):
+        result = run("bench", "--device", device)
+        assert result.exit_code == 2
+        assert message in " ".join(result.output.split())
+
+
+def test_bench_on_a_gpu(monkeypatch):
+    """With the CPU in place of a GPU: the foreach backend in place of the Triton kernel."""
+    shapes = [(3, 4), (5,)]
+    monkeypatch.setitem(bench.WORKS, "small", lambda: shapes)
+    monkeypatch.setattr(bench, "_check_device", lambda device: None)
+    monkeypatch.setattr(torch.accelerator, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "A100")
+    monkeypatch.setattr(bench, "import_milliseconds", lambda repetitions: 12.3)
+    make = torch.randn
+    monkeypatch.setattr(torch, "randn", lambda shape, device: make(shape))
+    monkeypatch.setattr(bench, "AdaBound", lambda params, capturable=False, **options: AdaBound(params, **options))
+    result = run("bench", "small", "--device", "cuda", "--repetitions", "2")
+    assert result.exit_code == 0, result.output
+    for word in ("A100", "AdaBound foreach", "AdaBound / fused Adam", "Please send this table to https://"):
+        assert word in result.output
 
 
 @pytest.mark.processes

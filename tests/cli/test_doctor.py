@@ -28,10 +28,11 @@ def test_it_shows_versions_kernel_devices_and_extras():
 
 
 def test_it_says_why_there_is_no_kernel(monkeypatch):
-    status = KernelStatus(False, "it was not built; install a compiler", None, 2)
+    status = KernelStatus(False, "it was not built; install a compiler", None, 2, False, "triton is not installed")
     monkeypatch.setattr("dynabound.optim.kernel_status", lambda: status)
     shown = CliRunner().invoke(app, ["doctor"]).stdout
     assert "kernel      missing: it was not built; install a compiler" in shown
+    assert "gpu kernel  not used: triton is not installed" in shown
     assert "backends    foreach, loop" in shown
 
 

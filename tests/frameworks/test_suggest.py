@@ -38,8 +38,9 @@ LINE = [(x, x.sum(1)) for x in np.random.default_rng(0).normal(size=(20, 32, 8))
             dict(optimizer=adaboundw, weight_decay=0.1, repeats=2),
             dict(decoupled_weight_decay=True, weight_decay=0.1, repeats=2),
         ),
+        (dict(finish="sgd", validation=problem()[1][:6]),) * 2,
     ],
-    ids=["defaults", "options", "decoupled decay"],
+    ids=["defaults", "options", "decoupled decay", "validation"],
 )
 def test_the_answer_of_torch(ours, torchs):
     """In float64 every trial has the same losses; but torch clips to 1e-6 less than a norm, Optax to the norm."""
@@ -49,9 +50,11 @@ def test_the_answer_of_torch(ours, torchs):
     np.testing.assert_allclose(found.start, wanted.start, rtol=1e-9)
     for one, other in zip(found.trials, wanted.trials, strict=True):
         assert (one.kind, one.repeat) == (other.kind, other.repeat)
-        tolerance = 1e-4 if "clip" in ours else 1e-5  # the difference in clipping grows from step to step
+        # The difference in clipping grows from step to step, fastest at the largest rates.
+        tolerance = 1e-3 if "clip" in ours else 1e-5
         np.testing.assert_allclose(one.rate, other.rate, rtol=tolerance)
         np.testing.assert_allclose(one.losses, other.losses, rtol=tolerance)
+        np.testing.assert_allclose(one.validation, other.validation, rtol=tolerance)
 
 
 def test_float32_agrees_within_the_spread():
@@ -71,7 +74,7 @@ def test_compiled_once_for_all_rates():
 
     params = jnp.zeros(8)
     suggestion = suggest(params, counted, LINE, 200)
-    assert len(suggestion.trials) > 5
+    assert len(suggestion.trials) > 4
     assert traces == 1
     assert not params.any()
 
@@ -90,7 +93,7 @@ def test_options_are_arguments_of_the_optimizer():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="steps=10: must be an integer >= 96"):
+    with pytest.raises(ValueError, match="steps=10: must be an integer >= 88"):
         suggest(jnp.zeros(8), line, LINE, 10)
     with pytest.raises(TypeError, match=r"beta1=0\.9: suggest takes the options b1, b2"):
         suggest(jnp.zeros(8), line, LINE, 200, beta1=0.9)

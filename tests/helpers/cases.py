@@ -17,6 +17,7 @@ VARIANTS = {
     "l2": dict(weight_decay=0.05),
     "amsbound-l2": dict(amsbound=True, weight_decay=0.05),
     "decoupled": dict(weight_decay=0.05, decoupled_weight_decay=True, lr=0.02),
+    "fully-decoupled": dict(weight_decay=0.01, decoupled_weight_decay="fully", lr=0.02),
     "maximize": dict(maximize=True, weight_decay=0.01),
     "paper": PAPER,
     "paper-amsbound": dict(**PAPER, amsbound=True),
@@ -77,8 +78,10 @@ INVALID = [
     *[("bounds", value, TypeError) for value in (None, 3)],
     *[("beta1_decay", value, ValueError) for value in (0.0, 1.5, -1.0, math.nan)],
     *[("beta1_decay", value, TypeError) for value in ("geometric", None, True)],
-    *[("state_dtype", value, ValueError) for value in (torch.int32, torch.complex64, "float31")],
-    ("state_dtype", 32, TypeError),
+    *[("state_dtype", value, ValueError) for value in (torch.int32, torch.complex64, "float31", torch.float16)],
+    *[("state_dtype", value, ValueError) for value in ((torch.bfloat16,), (torch.bfloat16, torch.int8))],
+    *[("state_dtype", value, TypeError) for value in (32, (torch.bfloat16, None))],
+    *[("rounding", value, ValueError) for value in (None, "up", torch.bfloat16)],
     *[
         (name, value, TypeError)
         for name in (

@@ -25,7 +25,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
-from dynabound import AdaBound, AdaBoundW, AMSBound
+from dynabound import AdaBound, AdaBoundW, AMSBound, step_in_backward
 from dynabound.lens import LearningRateLens, effective_lr
 
 OPTIONS = dict(lr=1e-2, gamma=0.05, amsbound=True, weight_decay=0.01)
@@ -112,6 +112,24 @@ def check_fsdp2(folder):
             model = sharded()
             train(model, optimizer_class(model.parameters(), foreach=foreach, **options), batches(10, 1))
             assert_close(model.parameters(), alone([(10, 1)], optimizer_class, options))
+
+
+def check_fsdp2_steps_in_backward(folder):
+    model = sharded()
+    optimizer = AdaBound(model.parameters(), **OPTIONS)
+    with step_in_backward(optimizer):
+        train(model, optimizer, batches(10, 1))
+        assert_close(model.parameters(), alone([(10, 1)]))
+        optimizer.zero_grad()
+        model(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
+        assert all(int(state["step"]) == 11 for state in optimizer.state.values())  # before step()
+
+
+def check_ddp_refuses_a_step_in_backward(folder):
+    """Its gradients are not reduced yet when the hooks see them."""
+    model = DistributedDataParallel(network())
+    with step_in_backward(AdaBound(model.parameters())), pytest.raises(RuntimeError, match="freed by step_in_backward"):
+        model(torch.ones(2, 6, dtype=torch.float64)).sum().backward()
 
 
 def check_gradients_with_other_placements(folder):

@@ -2,11 +2,12 @@
 
 import numpy as np
 
-from helpers.cases import VARIANTS
+from helpers import cases
 from helpers.reference import Reference
 
 __all__ = ["STEPS", "VARIANTS", "WARM_UP", "Reference", "follow", "gradients", "keras_options", "optax_options"]
 
+VARIANTS = {name: options for name, options in cases.VARIANTS.items() if name != "fully-decoupled"}  # torch only
 STEPS = 1000
 SIZE = 12
 

@@ -99,7 +99,9 @@ class Reference:
             eta = eta / math.sqrt(self.t)
         self.rate = eta
         moved = np.where(self.m == 0, 0.0, eta * self.m)  # 0/0 means no update
-        x = self.x * (1 - self.lr * self.weight_decay) if self.decoupled else self.x
+        x = self.x
+        if self.decoupled:
+            x = x * (1 - self.weight_decay * (scale if self.decoupled == "fully" else self.lr))
         x = x - moved
         if self.box is not None and self.lr != 0:
             x = np.clip(x, *self.box)

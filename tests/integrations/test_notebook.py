@@ -25,7 +25,7 @@ def test_the_tutorial_runs_and_its_stored_outputs_are_complete(tmp_path):
     stored = kinds(notebook)
     nbclient.NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert kinds(notebook) == stored
-    assert sum("image/png" in kind for kind in stored) == 4
+    assert sum("image/png" in kind for kind in stored) == 6
     assert any("text/html" in kind for kind in stored)
 
 

@@ -12,6 +12,7 @@ from torch import nn, optim
 from dynabound import AdaBound
 from dynabound.lens import History, LearningRateLens, Rates, effective_lr, history
 from dynabound.lens.measure import Measure, column_names
+from helpers.golden import GOLDEN
 
 
 @settings(deadline=None)
@@ -45,6 +46,7 @@ def test_statistics_of_any_rates_are_those_of_numpy(values, bounds):
     rates = raw if bounds is None else np.clip(raw, *bounds)
     valid = rates[~np.isnan(rates)]
     assert (row["nan"], row["inf"]) == (np.isnan(rates).sum(), np.isinf(rates).sum())
+    assert math.isnan(row["lost"])
     assert (row["below"], row["above"]) == (np.mean(rates < 1), np.mean(rates > 100))
     if bounds is not None:
         assert (row["clipped_low"], row["clipped_high"]) == (np.mean(raw < bounds[0]), np.mean(raw > bounds[1]))
@@ -69,6 +71,28 @@ def test_a_parameter_of_nothing_but_nan_and_an_empty_one():
     assert math.isnan(rows["nan"]["median"])
     assert rows["empty"]["nan"] == 0
     assert lens.summary()["all"]["min"] is None
+
+
+@pytest.mark.parametrize("options", [{}, dict(weight_decay=0.0, amsbound=True)], ids=str)
+def test_lost_updates_are_those_that_the_step_did_not_make(options):
+    """Updates of 0.001 or 0, on bfloat16 from 0.01 to 4: above 0.5 half a unit in the last place is 0.00195."""
+    torch.manual_seed(0)
+    model = nn.ParameterDict({"w": nn.Parameter(torch.linspace(0.01, 4, 999).to(torch.bfloat16))})
+    optimizer = AdaBound(model.parameters(), **options)
+    before = model["w"].detach().clone()
+    model["w"].grad = (torch.arange(999) % 5 != 0).to(torch.bfloat16)
+    with LearningRateLens(optimizer, model) as lens:
+        optimizer.step()
+    unchanged = (model["w"] == before) & (model["w"].grad != 0)
+    assert lens.latest()["w"]["lost"] == unchanged.double().mean().item() > 0.5
+    assert lens.summary()["all"]["lost"] == lens.latest()["w"]["lost"]
+
+
+def test_files_without_the_column_lost_load(tmp_path):
+    old = history.load(GOLDEN / "lens.npz")
+    assert all(row["lost"] is None for row in old.summary()["parameters"].values())
+    old.save(tmp_path / "new.npz")
+    assert torch.equal(history.load(tmp_path / "new.npz").values().nan_to_num(), old.values().nan_to_num())
 
 
 def test_complex_parameters():

@@ -15,7 +15,18 @@ pytestmark = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was n
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("options", [{}, dict(amsbound=True, weight_decay=0.1), dict(state_dtype=torch.bfloat16)])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        dict(amsbound=True, weight_decay=0.1),
+        dict(state_dtype=torch.bfloat16),
+        dict(state_dtype=(torch.bfloat16, torch.float32), amsbound=True),
+        dict(state_dtype=torch.bfloat16, rounding="stochastic", amsbound=True, box=(-1, 1)),
+        dict(rounding="stochastic"),
+        dict(release=0, bounds="linear", gamma=0.5, amsbound=True, maximize=True),
+    ],
+)
 def test_instruction_sets_and_thread_counts_give_the_same_bits(options, dtype, monkeypatch):
     torch.manual_seed(0)
     # 40,000 elements of odd sizes: the boundary between two threads lies inside a tensor.
@@ -54,7 +65,7 @@ def test_sixteen_bit_rounding_is_torchs():
         p = torch.zeros(len(wanted), dtype=dtype)
         state = [-wanted, torch.zeros_like(wanted)]
         step = torch.zeros((), dtype=torch.int64)
-        scalars = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, -float("inf"), float("inf"))
+        scalars = (1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0, 1.0, -float("inf"), float("inf"), 0.0)
         grad = torch.zeros_like(p)
         _, entries = _fused._kernel.scan([p], [grad], [state[0]], [state[1]], [], [step])
         _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
@@ -73,7 +84,7 @@ def test_invalid_entries_raise():
     _, ams = _fused._kernel.scan(*lists, [torch.ones(3)], [step])
     keys, sparse = _fused._kernel.scan([torch.ones(3).to_sparse()], *lists[1:], [], [step])
     assert keys == [None]
-    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
+    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0, 0.0)
     for entries in (b"", plain[:-1], plain + ams, plain + sparse):
         with pytest.raises(ValueError, match="not all of one kind"):
             _fused._kernel.update(_fused.LEVEL, 1, entries, scalars)
@@ -92,7 +103,7 @@ def test_the_kernel_releases_the_gil():
     state = optimizer.state[p]
     lists = [[p], [p.grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [state["step"]]]
     _, entries = _fused._kernel.scan(*lists)
-    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0)
+    scalars = (1e-3, 0.0, 1.0, 0.9, 0.999, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0, 0.0)
     stamps, stop = [], threading.Event()
 
     def count():

@@ -71,9 +71,13 @@ def test_the_authors_bounds_survive_a_constructor_with_another_lr():
 
 @pytest.mark.parametrize("scheduler", [None, decay])
 @pytest.mark.parametrize("ams_bound", [False, True])
+@pytest.mark.parametrize("fixed_decay", [False, True])
 @pytest.mark.parametrize("weight_decouple", [False, True])
-def test_resumes_from_pytorch_optimizer(weight_decouple, ams_bound, scheduler):
-    options = dict(lr=2e-3, gamma=0.05, weight_decay=0.01, weight_decouple=weight_decouple, ams_bound=ams_bound)
+def test_resumes_from_pytorch_optimizer(weight_decouple, fixed_decay, ams_bound, scheduler):
+    decay = dict(weight_decay=0.01, weight_decouple=weight_decouple, fixed_decay=fixed_decay)
+    options = dict(lr=2e-3, gamma=0.05, ams_bound=ams_bound, **decay)
+    if weight_decouple and fixed_decay and scheduler:
+        return  # our decay follows the schedule, theirs does not
     ours = continues_as(
         lambda params: pytorch_optimizer.AdaBound(params, **options),
         lambda params: AdaBound(params, lr=2e-3),
@@ -81,6 +85,27 @@ def test_resumes_from_pytorch_optimizer(weight_decouple, ams_bound, scheduler):
     )
     assert {int(entry["step"]) for entry in ours.state.values()} == {40}
     assert not {"ams_bound", "weight_decouple", "fixed_decay", "step"} & ours.param_groups[0].keys()
+
+
+class AuthorsAdaBoundW(adabound.AdaBound):
+    """The AdaBoundW of the authors' repository, as a formula: x − step − λ·x."""
+
+    def step(self):
+        (group,) = self.param_groups
+        before = [p.detach().clone() for p in group["params"]]
+        weight_decay, group["weight_decay"] = group["weight_decay"], 0
+        super().step()
+        group["weight_decay"] = weight_decay
+        for p, old in zip(group["params"], before, strict=True):
+            p.data -= weight_decay * old
+
+
+def test_resumes_from_the_authors_adaboundw():
+    """The kind of decay is not in the checkpoint: it is the constructor's."""
+    continues_as(
+        lambda params: AuthorsAdaBoundW(params, lr=2e-3, gamma=0.05, weight_decay=0.01),
+        lambda params: AdaBound(params, lr=2e-3, decoupled_weight_decay="fully"),
+    )
 
 
 def test_a_warm_start_after_one_cycle_scales_by_the_peak():
@@ -115,9 +140,10 @@ def test_rejects_unknown_state_in_the_checkpoints_of_others():
 
 def test_rejects_rules_that_it_does_not_have():
     model = network()
-    theirs = pytorch_optimizer.AdaBound(model.parameters(), fixed_decay=True)
+    theirs = pytorch_optimizer.AdaBound(model.parameters())
+    theirs.param_groups[0]["adam_debias"] = True
     train(model, theirs, 1, seed=1)
-    with pytest.raises(ValueError, match="fixed_decay=True"):
+    with pytest.raises(ValueError, match="adam_debias=True"):
         AdaBound(model.parameters()).load_state_dict(theirs.state_dict())
     sgd = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     train(model, sgd, 1, seed=1)

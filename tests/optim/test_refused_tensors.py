@@ -10,6 +10,7 @@ from dynabound import AdaBound, AMSBound
 from dynabound.optim._validate import check_tensors
 from dynabound.optim.adabound import adabound
 from helpers.cases import backends
+from helpers.functional import arguments
 
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
@@ -27,7 +28,7 @@ def test_a_sparse_gradient_raises_before_any_update(kind, named, backend):
     if kind == "csr":
         lists = [[table], [torch.ones(6, 4).to_sparse_csr()], *([torch.zeros(6, 4)] for _ in range(3))]
         with pytest.raises(RuntimeError, match=r"AMSBound.*sparse gradient"):
-            adabound(*lists, [torch.zeros((), dtype=torch.int64)], optimizer.param_groups[0])
+            adabound(*lists, [torch.zeros((), dtype=torch.int64)], **arguments(optimizer))
     else:
         table.grad = table.grad.to_sparse()
         with pytest.raises(RuntimeError, match=f"AMSBound: parameter {'.table.weight.' if named else 2} .*sparse"):
@@ -48,7 +49,7 @@ def test_a_gradient_of_another_shape_or_device_raises(backend):
     assert torch.equal(params[0], torch.ones(3))
     lists = [[params[0]], [torch.ones(3, device="meta")], *([torch.zeros(3)] for _ in range(2)), []]
     with pytest.raises(RuntimeError, match=r"gradient of shape .* on meta"):
-        adabound(*lists, [torch.zeros((), dtype=torch.int64)], optimizer.param_groups[0])
+        adabound(*lists, [torch.zeros((), dtype=torch.int64)], **arguments(optimizer))
 
 
 @pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])

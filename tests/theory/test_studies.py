@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from dynabound.theory import studies, theorems_1_to_3, theorems_4_and_5
+from dynabound.bounds import certificate
+from dynabound.theory import problems, studies, theorems_1_to_3, theorems_4_and_5, what_holds
 from dynabound.theory.draw import draw
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
@@ -44,6 +45,16 @@ def counterexample():
 @pytest.fixture(scope="module")
 def measured():
     return theorems_4_and_5.regret_bounds(seeds=1, steps=100)
+
+
+@pytest.fixture(scope="module")
+def guarantees():
+    return what_holds.guarantees(seeds=100)
+
+
+@pytest.fixture(scope="module")
+def slow_bounds():
+    return what_holds.slow_bounds(steps=20_000)
 
 
 def test_theorem_1(theorem_1):
@@ -159,18 +170,23 @@ STATEMENTS = {
 }  # fmt: skip
 
 
-def test_theorems_1_to_3_hold_and_4_and_5_are_refuted(theorem_1, theorem_2, theorem_3, measured, counterexample):
-    demos = (theorem_1, theorem_2, theorem_3, measured, counterexample)
+@pytest.fixture(scope="module")
+def demos(theorem_1, theorem_2, theorem_3, measured, counterexample, guarantees, slow_bounds):
+    return theorem_1, theorem_2, theorem_3, measured, counterexample, guarantees, slow_bounds
+
+
+def test_theorems_1_to_3_hold_and_4_and_5_are_refuted(demos):
     found = {name: word for demo in demos for name, word in demo.statements.items()}
     numbered = {verdict.statement for demo in demos for verdict in demo.verdicts if verdict.kind == "theorem"}
     assert numbered == STATEMENTS.keys()
     assert {name: found[name] for name in STATEMENTS} == STATEMENTS
     assert found["Theorem 1 for AMSGrad"] == found["Theorem 1 for debiased Adam"] == REFUTED
+    assert (found["AdaBound's regret is O(√T)"], found["AMSBound's regret is O(√T)"]) == (REFUTED, SUPPORTED)
     assert found["Theorem 2 for decreasing β₁"] == found["Theorem 1 with a constant step"] == SUPPORTED
 
 
-def test_every_verdict_has_its_source(theorem_1, theorem_2, theorem_3, measured, counterexample):
-    for demo in (theorem_1, theorem_2, theorem_3, measured, counterexample):
+def test_every_verdict_has_its_source(demos):
+    for demo in demos:
         for verdict, stored in zip(demo.verdicts, demo.as_dict()["verdicts"], strict=True):
             assert re.fullmatch(r"paper l\. \d+|Savarese 2019|ours", verdict.source), verdict
             assert verdict.source.startswith("paper") == bool(verdict.statement) == bool(verdict.kind)
@@ -194,7 +210,8 @@ def test_counterexample(counterexample):
         assert rows[100] == pytest.approx((200, 39), abs=1e-2)
         assert rows[2][0] < rows[2][1]
     assert all(verdicts(counterexample, "meets"))
-    assert all(verdicts(counterexample, "corrected"))
+    assert verdicts(counterexample, "Theorem B holds") == 4 * [True]
+    assert verdicts(counterexample, "All bounds hold") == [True, True]
     assert verdicts(counterexample, "corollary") == [False, False]
     shown = [v.measured for v in counterexample.verdicts if "corollary" in v.claim]
     assert shown == ["R_T = 8.0000, right-hand side 7", "R_T = 8.0000, right-hand side 7.008"]
@@ -228,9 +245,39 @@ def test_regret_verdicts_change():
     assert verdicts(quick, "1/η_t never decreases") == [True]
 
 
+def test_guarantees(guarantees):
+    assert len(verdicts(guarantees, "holds")) == 5
+    assert all(verdicts(guarantees, ""))
+    useful = guarantees.data["promised"]["useful_from"]
+    assert useful == {"Theorem A": 2332, "Savarese 2019": pytest.approx(1.61e9, rel=0.01)}
+    strict = what_holds.guarantees(gamma=10.0, final_lr=1.0, steps=5, seeds=2)
+    assert strict.data["promised"]["useful_from"]["Theorem A"] < 20
+
+
+def test_slow_bounds(slow_bounds):
+    assert all(verdicts(slow_bounds, "Theorems A and C hold"))
+    assert verdicts(slow_bounds, "The regret is O(√T)", "AdaBound") == [False, False, False, True]
+    assert verdicts(slow_bounds, "The regret is O(√T)", "AMSBound") == 4 * [True]
+    assert verdicts(slow_bounds, "grows like T^(1−a)") == 3 * [True]
+    # Each period of six steps costs t^−a, once x returns to 1.
+    regret, t = slow_bounds.data["regret"]["AdaBound, a = 0.1"], slow_bounds.data["t"]
+    expected = (np.arange(1.0, 20_001) ** -0.1).cumsum()[t - 1] / 6
+    np.testing.assert_allclose(regret[-10:], expected[-10:], rtol=0.02)
+    assert set(verdicts(what_holds.slow_bounds(steps=1000), "The regret is O(√T)")) == {None}
+
+
+@pytest.mark.parametrize("name", ["AdaBound", "AMSBound"])
+def test_slow_bounds_meet_what_theorem_4_asks_for(name):
+    method = problems.slow_bounds(100, 0.4, name)[1]
+    found = certificate(lambda t: method.bounds(t), final_lr=method.final_lr)
+    monotone = found.lower_positive and found.lower_never_decreases and found.upper_never_increases
+    assert monotone  # and 1 ± t^−a/2 converges to 1
+    assert found.kappa > 100  # it grows with the steps that are looked at
+
+
 @pytest.mark.slow
-def test_every_study_can_be_written(tmp_path, theorem_1, theorem_2, theorem_3, measured, counterexample):
-    for study in (theorem_1, theorem_2, theorem_3, measured):
+def test_every_study_can_be_written(tmp_path, demos, counterexample):
+    for study in demos:
         draw(study).draw_without_rendering()
     paths = studies.write(counterexample, tmp_path / "new")
     assert [path.suffix for path in paths] == [".json", ".png", ".svg", ".pdf"]

@@ -1,5 +1,7 @@
 """``dynabound bench``: time per step beside torch's fused Adam, other AdaBounds, and the machine's streaming limit.
 
+With ``--device`` on a GPU: the Triton kernel beside foreach, as nobody has measured it yet.
+
 All optimizers run in one process, interleaved step by step. A time is the median over an optimizer's steps; the results
 are ratios of such times.
 """
@@ -29,9 +31,11 @@ from dynabound.cli.output import echo, echo_json, progress_bar, show
 from dynabound.lab.engines.base import safe_path
 from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
+from dynabound.optim._scalars import Scalars
 
 __all__ = ["bench"]
 
+ISSUES = "https://github.com/dynabound/dynabound/issues"
 OTHER_PACKAGES = ("adabound", "torch_optimizer", "pytorch_optimizer")
 """Other packages with a class AdaBound; those that are installed are measured too."""
 
@@ -55,11 +59,12 @@ WORKS: dict[str, Callable[[], Shapes]] = {
 REPETITIONS = {"resnet34": 40, "small": 100, "large": 15}
 
 
-@examples("dynabound bench", "dynabound bench small --repetitions 20 --json")
+@examples("dynabound bench", "dynabound bench small --repetitions 20 --json", "dynabound bench --device cuda")
 def bench(
     work: Annotated[
         list[str] | None, typer.Argument(**one_of(WORKS, "What to update (default: all).", argument=True))
     ] = None,
+    device: Annotated[str, typer.Option(help="Where: cpu, cuda (also for ROCm) or xpu.")] = "cpu",
     repetitions: Annotated[int | None, typer.Option(min=1, help="Steps per optimizer; shows the median.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="Number of threads (default: torch's).")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for bench.json.")] = None,
@@ -73,11 +78,12 @@ def bench(
     unknown = set(work or ()) - set(WORKS)
     if unknown:
         raise typer.BadParameter(f"{', '.join(sorted(unknown))}: must be among {', '.join(WORKS)}")
+    _check_device(device)
     if out:
         check_folder(out)
     if threads:
         torch.set_num_threads(threads)
-    results = _measure_all(work or list(WORKS), repetitions, quiet=as_json)
+    results = _measure_all(work or list(WORKS), repetitions, device, quiet=as_json)
     imported = import_milliseconds(min(repetitions or 5, 5))
     report = {"torch": torch.__version__, "import_milliseconds": imported, "works": results}
     if out:
@@ -86,14 +92,26 @@ def bench(
     echo_json(report) if as_json else _print(report)
 
 
-def _measure_all(works: list[str], repetitions: int | None, quiet: bool) -> list[dict[str, Any]]:
+def _check_device(device: str) -> None:
+    if device not in ("cpu", "cuda", "xpu"):
+        raise typer.BadParameter(f"--device={device}: must be cpu, cuda or xpu")
+    if device != "cpu" and not getattr(torch, device).is_available():
+        raise typer.BadParameter(
+            f"--device={device}: torch {torch.__version__} finds no such device; see dynabound doctor"
+        )
+    if device != "cpu" and (missing := _fused.gpu_missing()):
+        raise typer.BadParameter(f"--device={device}: there is no Triton kernel: {missing}")
+
+
+def _measure_all(works: list[str], repetitions: int | None, device: str, quiet: bool) -> list[dict[str, Any]]:
     with progress_bar(quiet) as start:
-        return [measure(name, repetitions, start(name)) for name in works]
+        return [measure(name, repetitions, start(name), device) for name in works]
 
 
 def _print(report: dict[str, Any]) -> None:
     works = report["works"]
-    table = Table(title=f"Milliseconds per step: torch {report['torch']}, {works[0]['threads']} threads, float32")
+    place = works[0].get("gpu") or f"{works[0]['threads']} threads"
+    table = Table(title=f"Milliseconds per step: torch {report['torch']}, {place}, float32")
     table.add_column("")
     rows: dict[str, list[str]] = {}
     for result in works:
@@ -104,6 +122,10 @@ def _print(report: dict[str, Any]) -> None:
         table.add_row(name, *row, end_section=name == list(works[0]["milliseconds"])[-1])
     show(table)
     echo(f"import dynabound takes {report['import_milliseconds']:.0f} ms after import torch")
+    if works[0].get("gpu"):
+        echo(f"Please send this table to {ISSUES}: the Triton kernel has not been measured on a GPU before.")
+        if _fused.gpu_failure:
+            echo(f"Its times are those of foreach: {_fused.gpu_failure}")
 
 
 def _cells(result: dict[str, Any]) -> dict[str, str]:
@@ -120,16 +142,19 @@ def _cells(result: dict[str, Any]) -> dict[str, str]:
 
 
 def measure(
-    work: str, repetitions: int | None = None, progress: ProgressCallback = lambda done, of: None
+    work: str, repetitions: int | None = None, progress: ProgressCallback = lambda done, of: None, device: str = "cpu"
 ) -> dict[str, Any]:
     """Milliseconds per step of every optimizer on ``work``, and their ratios."""
     torch.manual_seed(0)
-    params = [torch.nn.Parameter(torch.randn(shape)) for shape in WORKS[work]()]
+    params = [torch.nn.Parameter(torch.randn(shape, device=device)) for shape in WORKS[work]()]
     for param in params:
         param.grad = torch.randn_like(param)
-    times = _interleave(_optimizers(params), repetitions or REPETITIONS[work], progress)
+    gpu = device != "cpu"
+    optimizers = _on_a_gpu(params) if gpu else _optimizers(params)
+    times = _interleave(optimizers, repetitions or REPETITIONS[work], progress)
     ours, adam = times["dynabound AdaBound"], times["torch Adam fused"]
     return {
+        **({"gpu": getattr(torch, device).get_device_name()} if gpu else {}),
         "work": work,
         "tensors": len(params),
         "elements": sum(param.numel() for param in params),
@@ -139,7 +164,9 @@ def measure(
         "amsbound_against_adabound": times["dynabound AMSBound"] / ours,
         "share_of_streaming_limit": times["streaming limit"] / ours if "streaming limit" in times else None,
         "times_faster_than": {name: times[name] / ours for name in OTHER_PACKAGES if name in times},
-        "peak_temporaries_in_parameters": {name: _peak(step, params) for name, step in _backends(params)},
+        "peak_temporaries_in_parameters": {name: _peak(step, params) for name, step in _backends(params)}
+        if not gpu
+        else {},
     }
 
 
@@ -159,11 +186,33 @@ def _optimizers(params: list[torch.nn.Parameter]) -> dict[str, Step]:
     return steps
 
 
+def _on_a_gpu(params: list[torch.nn.Parameter]) -> dict[str, Step]:
+    """The Triton kernel, in its formats, beside foreach; each step ends when the GPU has ended it."""
+    steps: dict[str, Step] = {
+        "torch Adam fused": torch.optim.Adam(params, fused=True).step,
+        "torch Adam foreach": torch.optim.Adam(params, foreach=True).step,
+        "dynabound AdaBound": AdaBound(params, fused=True).step,
+        "dynabound AMSBound": AMSBound(params, fused=True).step,
+        "AdaBound capturable": AdaBound(params, fused=True, capturable=True).step,
+        "AdaBound bfloat16 state": AdaBound(params, fused=True, state_dtype=torch.bfloat16).step,
+        "AdaBound foreach": AdaBound(params, foreach=True).step,
+    }
+
+    def synchronized(step: Step) -> Step:
+        def until_done() -> None:
+            step()
+            torch.accelerator.synchronize()
+
+        return until_done
+
+    return {name: synchronized(step) for name, step in steps.items()}
+
+
 def _stream(params: list[torch.nn.Parameter]) -> Step:
     """A step that moves the same bytes with the same threads, and hardly any arithmetic: reads 4 numbers, writes 3."""
     lists: list[list[Tensor]] = [[torch.zeros_like(p, requires_grad=False) for p in params] for _ in range(4)]
     counts = [torch.zeros((), dtype=torch.int64) for _ in params]
-    scalars: Any = (0.0,) * 11
+    scalars: Any = (0.0,) * len(Scalars._fields)
     kernel: Any = importlib.import_module("dynabound.optim._kernel")
 
     def step() -> None:

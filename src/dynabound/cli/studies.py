@@ -233,7 +233,7 @@ def _print_dry_run(planned: list[plans.Planned], theory: list[str] | None, scale
     for p in planned:
         echo(f"{p.study:16} {p.state:9} {describe(p.spec)}{f'  ({p.note})' if p.note else ''}")
     if theory is not None:
-        todo = f"{', '.join(theory)}: to run; all five take about 30 s" if theory else "all done"
+        todo = f"{', '.join(theory)}: to run; all take about a minute" if theory else "all done"
         echo(f"{'theory':16} {'new' if theory else 'finished':9} {todo}")
     more = "; a search may add more at its edges" if any(p.note == "search" for p in left) else ""
     echo(f"{len({p.spec.name for p in left})} runs to do of {len({p.spec.name for p in planned})}{more}")

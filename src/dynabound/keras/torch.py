@@ -31,9 +31,19 @@ def update(optimizer: AdaBound, grads: list[Any], variables: list[Any], learning
         values(optimizer._second_moments),
         values(optimizer._largest_moments) if optimizer.amsbound else [],
         [step] * len(params),  # Keras has one count for all variables: this copy is not used again
-        {
-            **optimizer.group(),
-            "lr": float(lr) if on_cpu else torch.as_tensor(lr),
-            "capturable": not on_cpu,  # so that no number has to be copied from an accelerator
-        },
+        capturable=not on_cpu,  # so that no number has to be copied from an accelerator
+        amsbound=optimizer.amsbound,
+        beta1=optimizer.beta_1,
+        beta2=optimizer.beta_2,
+        lr=float(lr) if on_cpu else torch.as_tensor(lr),
+        final_lr=optimizer.final_learning_rate,
+        gamma=optimizer.gamma,
+        weight_decay=0,  # Keras applies it itself, and its variables have constraints instead of a box
+        eps=optimizer.epsilon,
+        maximize=False,
+        base_lr=optimizer.base_learning_rate,
+        bounds=optimizer.bounds,
+        debias=optimizer.debias,
+        sqrt_decay=optimizer.sqrt_decay,
+        beta1_decay=optimizer.beta_1_decay,
     )

@@ -69,10 +69,11 @@ class Forecast:
 
     def json(self) -> str:
         """The fields as JSON."""
-        names = ("meets_theorem_4", "guaranteed", "m", "largest_upper")
+        names = ("meets_theorem_4", "guaranteed", "m", "kappa", "largest_upper")
         proof: dict[str, Any] = {name: getattr(self.certificate, name) for name in names}
         useful = self.certificate.useful_from()
-        proof |= {"needs": NEEDS, "useful_from": useful if math.isfinite(useful) else None}
+        best = self.certificate.regret(useful).name
+        proof |= {"needs": NEEDS, "useful_from": useful if math.isfinite(useful) else None, "best_bound": best}
         return json.dumps({**asdict(self), "certificate": proof})
 
     def save(self, folder: Path) -> None:
@@ -138,15 +139,16 @@ def _first(holds: Callable[[int], bool]) -> int | None:
 
 def _certificate_lines(proof: Certificate) -> list[str]:
     """What the theory says about the bounds, and what else the guarantee needs."""
-    lines = ["", f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}"]
-    if not proof.guaranteed:
-        return [*lines, "regret guaranteed to be O(√T): no, for no choice of the other settings"]
-    lines.append(
-        f"regret guaranteed to be O(√T): yes, with M = {proof.m:g} and R∞ = {proof.largest_upper:g}, but only for"
-    )
-    lines += [f"  - {need}" for need in NEEDS]
-    useful = f"better than the trivial bound D·G·T from T = {proof.useful_from():.2g} on"
-    return [*lines, f"{useful} (diameter D = 2, gradients up to G = 1, one dimension)"]
+    useful = proof.useful_from()
+    by = f"κ = {proof.kappa:g} (Theorem A) and M = {proof.m:g} (Savarese 2019)"
+    return [
+        "",
+        f"meets the assumptions of Theorem 4: {'yes' if proof.meets_theorem_4 else 'no'}",
+        f"regret guaranteed to be O(√T): yes, with {by}, but only for",
+        *(f"  - {need}" for need in NEEDS),
+        f"better than the trivial bound D·G·T from T = {useful:,.0f} on, by {proof.regret(useful).name}",
+        "(diameter D = 2, gradients up to G = 1, one dimension, β₁ = 0)",
+    ]
 
 
 def _when(step: int | None) -> str:

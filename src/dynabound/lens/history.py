@@ -39,7 +39,8 @@ class History:
 
     Each snapshot has a row for each parameter (NaN while it has had no gradient) and a column for each of
     :attr:`columns`. ``clipped_low``, ``clipped_high``, ``below`` and ``above`` are shares of the elements: those that
-    a bound clips, and those outside the extremes. ``nan`` and ``inf`` are counts.
+    a bound clips, and those outside the extremes; ``lost`` is the share that the last update, made once more and
+    rounded to nearest, would leave unchanged (AdaBound and Adam). ``nan`` and ``inf`` are counts.
     """
 
     optimizer_name: str
@@ -135,7 +136,7 @@ class History:
         rows = [row for row in parameters.values() if row["updated"]]
         elements = sum(row["elements"] for row in rows)
         overall: dict[str, Any] = {"elements": elements}
-        for key in ("clipped_low", "clipped_high", "below", "above"):
+        for key in ("clipped_low", "clipped_high", "below", "above", "lost"):
             exists = elements > 0 and all(row[key] is not None for row in rows)
             overall[key] = sum(row[key] * row["elements"] for row in rows) / elements if exists else None
         rates = [row[key] for row in rows for key in ("min", "max") if row[key] is not None]
@@ -231,7 +232,7 @@ class History:
         for name in _SETTINGS:
             setattr(self, name, copy.copy(state[name]))
         self.patches = dict(state["patches"])
-        self._snapshots = [] if state["values"] is None else list(state["values"].clone())
+        self._snapshots = [] if state["values"] is None else list(_with_lost(state["values"], len(self.columns)))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the record to an ``.npz`` file of numbers and JSON, which :func:`dynabound.lens.load` reads."""
@@ -240,6 +241,13 @@ class History:
         arrays = {f"patch{i}": patch.numpy() for i, patch in enumerate(self.patches.values())}
         with replacing(Path(path)) as file:
             np.savez_compressed(file, header=np.array(json.dumps(header)), values=self.values().numpy(), **arrays)
+
+
+def _with_lost(values: Tensor, columns: int) -> Tensor:
+    """A copy of the statistics; older files do not have the column "lost", which is before the last two."""
+    if values.shape[-1] != columns - 1:
+        return values.clone()
+    return torch.cat([values[..., :-2], torch.full_like(values[..., :1], math.nan), values[..., -2:]], dim=-1)
 
 
 def load(path: str | os.PathLike[str]) -> History:
@@ -256,7 +264,9 @@ def load(path: str | os.PathLike[str]) -> History:
             header[name] = tuple(header[name])
         header["shapes"] = {name: tuple(shape) for name, shape in header["shapes"].items()}
         settings = {name: header[name] for name in _SETTINGS}
-        history = History(**settings, patches=patches, _snapshots=list(values))
+        history = History(**settings, patches=patches)
+        values = _with_lost(values, len(history.columns))
+        history._snapshots = list(values)
         if values.shape != (len(history.steps), len(history.shapes), len(history.columns)):
             raise ValueError("values of another shape")
     except (AttributeError, EOFError, KeyError, TypeError, ValueError, zipfile.BadZipFile) as error:

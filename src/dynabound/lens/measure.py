@@ -20,11 +20,12 @@ def column_names(quantiles: Sequence[float]) -> tuple[str, ...]:
     """The names of the statistics in a row.
 
     >>> column_names((0.25, 0.5))
-    ('min', 'q25', 'median', 'max', 'lower', 'upper', 'clipped_low', 'clipped_high', 'below', 'above', 'nan', 'inf')
+    ('min', 'q25', 'median', 'max', 'lower', 'upper', 'clipped_low', 'clipped_high', 'below', 'above', 'lost', 'nan',
+    'inf')
     """
     names = ["median" if q == 0.5 else f"q{100 * q:g}" for q in quantiles]
     bounds = ("lower", "upper", "clipped_low", "clipped_high")
-    return ("min", *names, "max", *bounds, "below", "above", "nan", "inf")
+    return ("min", *names, "max", *bounds, "below", "above", "lost", "nan", "inf")
 
 
 @dataclass(frozen=True)
@@ -49,12 +50,15 @@ class Measure:
         for name, value in {**settings, "seed": int(self.seed)}.items():
             object.__setattr__(self, name, value)
 
-    def __call__(self, name: str, given: Rates) -> tuple[list[float], Tensor, tuple[int, ...]]:
+    def __call__(
+        self, name: str, given: Rates, param: Tensor | None = None
+    ) -> tuple[list[float], Tensor, tuple[int, ...]]:
         """The row of statistics (see :func:`column_names`), the patch, and the shape of all rates of a parameter.
 
         NaNs are counted, and left out of the order statistics. The name seeds the random choice of elements, so that
         it does not depend on the other parameters.
         """
+        lost = _lost(given, param)
         given = Rates(full_tensor(given.unclipped), given.bounds)
         rates = given.clip(given.unclipped)
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()) + self.seed)
@@ -67,7 +71,7 @@ class Measure:
         extreme = [_share(flat < self.extremes[0]), _share(flat > self.extremes[1])]
         nan = _count(flat.isnan())
         order = self._order_statistics(flat[~flat.isnan()] if nan else flat, generator)
-        return [*order, *bounds, *extreme, nan, _count(flat.isinf())], patch, tuple(rates.shape)
+        return [*order, *bounds, *extreme, lost, nan, _count(flat.isinf())], patch, tuple(rates.shape)
 
     def _order_statistics(self, rates: Tensor, generator: torch.Generator) -> list[float]:
         """Minimum, quantiles and maximum; the quantiles are those of a random sample of a large tensor."""
@@ -79,6 +83,14 @@ class Measure:
         # The smallest element with a share of at least q up to it. Interpolation would give NaN for ∞ − ∞.
         places = [math.ceil(q * rates.numel()) - 1 for q in self.quantiles]
         return [low, *rates.sort().values[places].tolist(), high]
+
+
+def _lost(given: Rates, param: Tensor | None) -> float:
+    """The share of elements that the last update, if it is made once more and rounded to nearest, does not change."""
+    if given.direction is None or param is None:
+        return math.nan
+    update = given.clip(given.unclipped) * given.direction
+    return _share(full_tensor(((param.to(update.dtype) - update).to(param.dtype) == param) & (update != 0)))
 
 
 def _count(mask: Tensor) -> int:

@@ -98,14 +98,15 @@ def last_rates(optimizer: Optimizer, group: Mapping[str, Any], param: Tensor) ->
         if base_lr is None:  # their step() leaves out a group that was added after the constructor
             return None
         group = {**group, "base_lr": base_lr}
-    state = {name: _real(value) if isinstance(value, Tensor) else value for name, value in stored.items()}
+    state = {name: real_view(value) if isinstance(value, Tensor) else value for name, value in stored.items()}
     try:
-        return rule(group, state, _real(param))
+        return rule(group, state, real_view(param))
     except KeyError:
         if stored:
             raise
         return None  # the rule reads a state that does not exist yet
 
 
-def _real(tensor: Tensor) -> Tensor:
+def real_view(tensor: Tensor) -> Tensor:
+    """A detached tensor; a complex one as a real one with a last dimension of 2."""
     return torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor.detach()

@@ -17,7 +17,7 @@ from typing_extensions import Self
 from dynabound._checks import check_number
 from dynabound.lens.history import History, Record
 from dynabound.lens.measure import Measure
-from dynabound.lens.rates import last_rates, rule_of, unwrap
+from dynabound.lens.rates import last_rates, real_view, rule_of, unwrap
 
 
 class LearningRateLens(History):
@@ -166,7 +166,7 @@ class LearningRateLens(History):
                 self.shapes.setdefault(name, tuple(param.shape))
                 rows[name] = None
                 if rates is not None:
-                    rows[name], self.patches[name], self.shapes[name] = self._measure(name, rates)
+                    rows[name], self.patches[name], self.shapes[name] = self._measure(name, rates, real_view(param))
         self.add(self._step, rows)
         if self.on_look is not None:
             named = {name: row for name, row in rows.items() if row is not None}

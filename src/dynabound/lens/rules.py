@@ -40,13 +40,16 @@ from torch import Tensor, optim
 
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import read_lr, scalars
+from dynabound.optim._state.release import close_bounds
 
 
 class Rates(NamedTuple):
-    """Learning rates before clipping, and the bounds they are clipped to, if there are any."""
+    """Learning rates before clipping, the bounds they are clipped to, and the direction, if there are any."""
 
     unclipped: Tensor
     bounds: tuple[float, float] | None = None
+    direction: Tensor | None = None
+    """What the rates are multiplied by in an update, if the state has it."""
 
     def clip(self, rates: Tensor) -> Tensor:
         """``rates`` within the bounds."""
@@ -67,10 +70,13 @@ def _over_root(step_size: float, square: Tensor, scale: float, eps: float) -> Te
 
 
 def _adabound(group: Mapping[str, Any], state: Mapping[str, Any], param: Tensor) -> Rates:
+    if "exp_avg_sq" not in state:  # released
+        s = close_bounds(scalars(group, float(read_lr(group)), int(state["step"]), _wide(param)))
+        return Rates(torch.full_like(param, s.lower, dtype=_wide(param)), (s.lower, s.upper))
     square = state["max_exp_avg_sq" if group["amsbound"] else "exp_avg_sq"]
     dtype = torch.promote_types(_wide(param), square.dtype)
     s = scalars(group, float(read_lr(group)), int(state["step"]), dtype)
-    return Rates(_over_root(s.step_size, square.to(dtype), 1.0, s.eps), (s.lower, s.upper))
+    return Rates(_over_root(s.step_size, square.to(dtype), 1.0, s.eps), (s.lower, s.upper), state["exp_avg"])
 
 
 def _corrections(group: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[float, float]:
@@ -83,7 +89,8 @@ def _corrections(group: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[fl
 def _adam(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:
     correction1, correction2 = _corrections(group, state)
     square = state["max_exp_avg_sq" if group["amsgrad"] else "exp_avg_sq"]
-    return Rates(_over_root(float(group["lr"]) / correction1, square, correction2**-0.5, group["eps"]))
+    rates = _over_root(float(group["lr"]) / correction1, square, correction2**-0.5, group["eps"])
+    return Rates(rates, direction=state["exp_avg"])
 
 
 def _nadam(group: Mapping[str, Any], state: Mapping[str, Any], _param: Tensor) -> Rates:

@@ -8,7 +8,11 @@ from dynabound._drawing import html_table
 from dynabound._extras import need
 
 _SHAPE = 1  # the column that a narrow terminal does not show
-_CAPTION = "raised to the lower bound, cut to the upper bound"
+_CAPTIONS = {
+    "raised": "raised to the lower bound",
+    "cut": "cut to the upper bound",
+    "lost": "lost: the update rounds to 0",
+}
 
 
 def build(summary: dict[str, Any], width: int = 80) -> Any:
@@ -77,13 +81,14 @@ def _title(summary: dict[str, Any]) -> str:
 
 
 def _caption(headings: list[str]) -> str:
-    return _CAPTION if {"raised", "cut"} & set(headings) else ""
+    return ", ".join(text for heading, text in _CAPTIONS.items() if heading in headings)
 
 
 def _cells(summary: dict[str, Any]) -> list[list[str]]:
     """The headings, a row for each parameter and one for all, without columns that are zero for every parameter."""
     low, high = summary["extremes"]
     shares = {"clipped_low": "raised", "clipped_high": "cut", "below": f"<{low:g}", "above": f">{high:g}"}
+    shares["lost"] = "lost"
     counts = {"nan": "NaN", "inf": "inf"}
     updated = [row for row in summary["parameters"].values() if row["updated"]]
     shares, counts = ({k: v for k, v in d.items() if any(row[k] for row in updated)} for d in (shares, counts))

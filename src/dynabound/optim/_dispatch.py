@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
@@ -12,8 +13,10 @@ from torch.autograd.graph import increment_version
 
 from dynabound._dtensor import is_dtensor, same_placement
 from dynabound.optim import _foreach, _fused, _loop
-from dynabound.optim._scalars import read_lr, scalars, to_float64
-from dynabound.optim._state import Lists
+from dynabound.optim._gpu import launch
+from dynabound.optim._scalars import Scalars, read_lr, scalars, to_float64
+from dynabound.optim._state import UNSCALED, Lists, LossScaling
+from dynabound.optim._state.release import close_bounds
 from dynabound.optim._validate import PLAIN, check_tensors
 
 _BACKENDS = {"loop": _loop, "foreach": _foreach}
@@ -23,8 +26,12 @@ _FOREACH_DEVICES = frozenset({"cuda", "xpu", "mtia"})
 BackendCall: TypeAlias = "tuple[Callable[..., None], tuple[Any, ...]]"
 
 
-def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[BackendCall]:
+def dispatch(
+    lists: Lists, group: Mapping[str, Any], rescan: bool, scaling: LossScaling = UNSCALED
+) -> list[BackendCall]:
     """The backend calls that perform the step. Every error is raised here, before the first call.
+
+    There are none if a scaled gradient is not finite.
 
     With ``rescan`` the kernel reads the tensors' addresses again in its call: a bound function, which is user code, may
     have replaced their memory.
@@ -34,31 +41,76 @@ def dispatch(lists: Lists, group: Mapping[str, Any], rescan: bool) -> list[Backe
     sharded: list[Tensor] = []
     lr = read_lr(group)
     capture = group["capturable"] or torch.compiler.is_compiling()
-    scan = (
-        _fused._kernel.scan
-        if _fused.AVAILABLE and not (capture or group["foreach"] or _wants_loop(group))
-        else _find_none
-    )
+    scan = _choose_scan(lists[0], group, capture)
     found, entries = scan(*lists)
     if None in found and any([is_dtensor(param) or param.is_complex() for param in lists[0]]):
         if not (capture or group["differentiable"]):
             sharded = [param for param in lists[0] if is_dtensor(param)]
         lists = _prepare(lists, group, bool(sharded))
         found, entries = scan(*lists)
+    # The Triton kernel skips the step by itself; reading a number of the GPU would wait for the GPU.
+    skips = capture and None not in found
+    if scaling.found_inf is not None and not skips and scaling.found_inf.item():
+        return []
     calls: list[BackendCall] = []
     for (backend, count, *_), part in _partition(found, lists, group, capture).items():
         dtype = _compute_dtype(lists, part[0])
         separate = backend == "foreach" and _lose_updates(part, lists[0], dtype)
         for some in [[index] for index in part] if separate else [part]:
             chosen = _choose(lists, some)
-            s = scalars(group, lr, _count(chosen[5]) if count is None else count + 1, dtype)
-            if backend == "fused":
-                calls.append((_fused.update, (None if rescan else _fused.choose(entries, some), chosen, s)))
-            else:
-                calls.append((_BACKENDS[backend].update, (chosen, s, dtype)))
+            some_entries = None if rescan else _fused.choose(entries, some)
+            calls.append(_make_call(backend, count, chosen, some_entries, group, lr, dtype, scaling))
     if sharded:
         calls.append((increment_version, (sharded,)))  # the update itself increments the local shards' versions only
     return calls
+
+
+def _choose_scan(params: list[Tensor], group: Mapping[str, Any], capture: bool) -> Callable[..., Any]:
+    """The kernel's scan, for the kernels that may be used; the Triton kernel only if it was asked for."""
+    unused = not _fused.AVAILABLE or torch.compiler.is_compiling() or group["foreach"] or _wants_loop(group)
+    gpu = group["fused"] and not _fused.gpu_failure and any([param.device.type in _fused.GPUS for param in params])
+    if unused or (capture and not gpu):
+        return _find_none
+    return (lambda *lists: _fused._kernel.scan(*lists, True, capture)) if gpu else _fused._kernel.scan
+
+
+def _make_call(
+    backend: str,
+    count: int | None,
+    lists: Lists,
+    entries: bytes | None,
+    group: Mapping[str, Any],
+    lr: float | Tensor,
+    dtype: torch.dtype,
+    scaling: LossScaling,
+) -> BackendCall:
+    if backend == "gpu" and count is None and launch.computes_scalars(lists[0][0].device, group):
+        return _update_on_gpu, (entries, lists, group, None, dtype, scaling)
+    released = lists[3][0] is None
+    s = scalars(group, lr, _count(lists[5]) if count is None else count + 1, dtype)
+    if released:
+        s = close_bounds(s)
+    if backend == "gpu":
+        return _update_on_gpu, (entries, lists, group, s, dtype, scaling)
+    if scaling.grad_scale is not None:
+        s = s._replace(sign=s.sign / scaling.grad_scale.item())
+    if backend == "fused":
+        return _fused.update, (entries, lists, s)
+    return _BACKENDS[backend].update, ((*lists[:3], [], [], lists[5]) if released else lists, s, dtype)
+
+
+def _update_on_gpu(
+    entries: bytes | None,
+    lists: Lists,
+    group: Mapping[str, Any],
+    s: Scalars | None,
+    dtype: torch.dtype,
+    scaling: LossScaling,
+) -> None:
+    """With the Triton kernel; if that fails, now and from now on with foreach."""
+    if not launch.update(entries, lists, group, s, dtype, scaling):
+        for backend, arguments in dispatch(lists, group, rescan=False, scaling=scaling):
+            backend(*arguments)
 
 
 def _wants_loop(group: Mapping[str, Any]) -> bool:
@@ -71,29 +123,44 @@ def _find_none(params: list[Tensor], *others: list[Tensor]) -> tuple[list[tuple[
 
 
 def _partition(
-    found: list[tuple[int, int] | None], lists: Lists, group: Mapping[str, Any], capture: bool
+    found: list[tuple[int, Any] | None], lists: Lists, group: Mapping[str, Any], capture: bool
 ) -> dict[tuple[Any, ...], Sequence[int]]:
     """The indices of the parameters that one backend call can update together.
 
     A key starts with the backend and the step count; the rest is what else the parameters must have in common.
     """
-    if found[0] is not None and found.count(found[0]) == len(found):  # the usual case on a CPU
-        return {("fused", found[0][1]): range(len(found))}
+    one_device = not group["fused"] or len({param.device for param in lists[0]}) == 1
+    if found[0] is not None and found.count(found[0]) == len(found) and one_device:  # the usual case
+        return {(_kernel_for(lists[0][0], group), found[0][1]): range(len(found))}
     parts: dict[tuple[Any, ...], list[int]] = {}
-    for index, fused in enumerate(found):
-        key = ("fused", fused[1], fused[0]) if fused is not None else _key(index, lists, group, capture)
+    for index, (param, fused) in enumerate(zip(lists[0], found, strict=True)):
+        if fused is None:
+            key = _key(index, lists, group, capture)
+        else:
+            key = _kernel_for(param, group), fused[1], fused[0], param.device
         parts.setdefault(key, []).append(index)
     return cast("dict[tuple[Any, ...], Sequence[int]]", parts)
 
 
+def _kernel_for(param: Tensor, group: Mapping[str, Any]) -> str:
+    return "gpu" if group["fused"] and not _fused.gpu_failure and param.device.type in _fused.GPUS else "fused"
+
+
 def _key(index: int, lists: Lists, group: Mapping[str, Any], capture: bool) -> tuple[Any, ...]:
-    param, exp_avg, step = lists[0][index], lists[2][index], lists[5][index]
-    check_tensors(group, *[tensors[index] for tensors in lists[:5] if tensors])
+    param, exp_avg, exp_avg_sq, step = lists[0][index], lists[2][index], lists[3][index], lists[5][index]
+    check_tensors(group, *[tensors[index] for tensors in lists[:5] if tensors and tensors[index] is not None])
     foreach = group["foreach"] or (not _wants_loop(group) and _prefers_foreach(param))
     count = None if capture else int(step.item())
     # A captured step count cannot be read: the loop then updates one parameter per call, foreach takes a vector.
     separate = index if capture and not foreach else None
-    return "foreach" if foreach else "loop", count, separate, param.dtype, exp_avg.dtype, param.device, type(param)
+    return (
+        "foreach" if foreach else "loop",
+        count,
+        separate,
+        (param.dtype, exp_avg.dtype, exp_avg_sq is not None and exp_avg_sq.dtype),
+        param.device,
+        type(param),
+    )
 
 
 def _lose_updates(part: Sequence[int], params: list[Tensor], dtype: torch.dtype) -> bool:
@@ -117,7 +184,8 @@ def _prefers_foreach(param: Tensor) -> bool:
 
 
 def _compute_dtype(lists: Lists, index: int) -> torch.dtype:
-    return torch.promote_types(torch.promote_types(lists[0][index].dtype, lists[2][index].dtype), torch.float32)
+    tensors = [some[index] for some in (lists[0], lists[2], lists[3])]
+    return reduce(torch.promote_types, [t.dtype for t in tensors if t is not None], torch.float32)
 
 
 def _choose(lists: Lists, indices: Sequence[int]) -> Lists:
@@ -139,14 +207,19 @@ def _prepare(lists: Lists, group: Mapping[str, Any], local: bool) -> Lists:
     """
     prepared: Lists = ([], [], [], [], [], lists[5])
     for index, param in enumerate(lists[0]):
-        tensors = [some[index] for some in lists[:5] if some]
+        tensors: list[Any] = [some[index] for some in lists[:5] if some]
+        released = lists[3][index] is None
+        if released:
+            tensors = tensors[:3]
         if is_dtensor(param) or param.is_complex():
             check_tensors(group, *tensors)  # here, where the error can name the parameter
         if local and same_placement(tensors):
-            tensors = [tensor.to_local() for tensor in tensors]  # type: ignore[attr-defined]
+            tensors = [tensor.to_local() for tensor in tensors]
         if param.is_complex():
             # A gradient may be lazily conjugated, and then has no real view.
             tensors = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
+        if released:
+            tensors += [None] * (1 + bool(lists[4]))
         for some, tensor in zip(prepared, tensors, strict=False):
             some.append(tensor)
     return prepared

@@ -44,16 +44,30 @@ LEVEL = len(LEVELS) - 1
 """The instruction set in use."""
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
-"""Supported dtypes, real or complex. The state has the same dtype, or float32 for the 16-bit ones.
+"""Supported dtypes of parameters, real or complex. ``_kernel.c`` lists the formats of state with each.
 
 The kernel supports plain CPU tensors where parameter, gradient and state have one dense memory order. Its ``scan``
 gives (kind, step count) of each parameter, None for those that are not supported, and the kernel's entries.
 """
 
+GPUS = frozenset({"cuda", "xpu"})
+"""Devices of the Triton kernel, which fused=True selects; a GPU of ROCm is "cuda", too."""
+gpu_failure: str | None = None
+"""Why a launch of the Triton kernel failed in this process; the steps since then use foreach."""
+
+
+def gpu_missing() -> str | None:
+    """Why there is no Triton kernel, and what to do; None if there is one."""
+    if not AVAILABLE:
+        return f"it needs the C kernel: {MISSING}"
+    if find_spec("triton") is None:
+        return "triton is not installed: pip install triton (torch for CUDA, ROCm or XPU on Linux comes with it)"
+    return None
+
 
 @dataclass(frozen=True)
 class KernelStatus:
-    """Whether the fused C kernel is in use; see :func:`kernel_status`."""
+    """Whether the fused kernels are in use; see :func:`kernel_status`."""
 
     available: bool
     reason: str | None
@@ -62,21 +76,29 @@ class KernelStatus:
     """The one in use: "avx512", "avx2" or "baseline", which is the compiler's; None without a kernel."""
     threads: int
     """The largest number of threads of a step: ``torch.get_num_threads()``, or 1 if the kernel has no OpenMP."""
+    gpu: bool
+    """Whether ``fused=True`` uses the Triton kernel on this machine's GPUs."""
+    gpu_reason: str | None
+    """Why it does not: torch finds no GPU, Triton is missing, or a launch failed, since when steps use foreach."""
 
 
 def kernel_status() -> KernelStatus:
-    """Whether the fused C kernel is available, and if not, why.
+    """Whether the fused kernels are available, the C kernel and the Triton kernel for GPUs, and if not, why.
 
-    Without the kernel AdaBound works, but steps on the CPU are several times slower.
+    Without the C kernel AdaBound works, but steps on the CPU are several times slower.
 
     >>> from dynabound.optim import kernel_status
     >>> status = kernel_status()
     >>> status.available == (status.reason is None)
     True
     """
+    reason = gpu_missing() or gpu_failure
+    if not (torch.cuda.is_available() or torch.xpu.is_available()):
+        reason = "torch finds no CUDA, ROCm or XPU device"
+    gpu = (reason is None, reason)
     if not AVAILABLE:
-        return KernelStatus(False, MISSING, None, torch.get_num_threads())
-    return KernelStatus(True, None, LEVELS[LEVEL], torch.get_num_threads() if _kernel.OPENMP else 1)
+        return KernelStatus(False, MISSING, None, torch.get_num_threads(), *gpu)
+    return KernelStatus(True, None, LEVELS[LEVEL], torch.get_num_threads() if _kernel.OPENMP else 1, *gpu)
 
 
 def update(entries: bytes | None, lists: Lists, s: Scalars) -> None:

@@ -9,7 +9,8 @@
  *     rate  = clip(step_size / (sqrt(v) + eps), lower, upper)
  *     p     = clip(shrink * p - rate * m, low, high)
  *
- * as in _loop.py. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
+ * as in _loop.py. A bfloat16 second moment is rounded stochastically, a bfloat16 parameter if that was asked for, with the
+ * noise of _state/rounding.py; the rest is rounded to nearest. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
  * limited API, no torch headers: one binary works with every torch and every Python.
  * Floating-point contraction is off (see setup.py): all instruction sets and thread counts give the same bits.
  */
@@ -38,7 +39,7 @@
 #define SPLIT 64
 
 typedef struct {
-    double step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high;
+    double step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high, stochastic;
 } Scalars;
 
 /* A parameter with its gradient and state: the entries that scan() returns as bytes and update() reads. */
@@ -47,8 +48,9 @@ typedef struct {
     const void *g;
     Py_ssize_t count;
     int64_t *step;
-    int kind, ams;
+    int kind, ams; /* ams: AMSBound, or RELEASED: there is no second moment any more, the learning rate is the lower bound */
 } Tensor;
+enum { RELEASED = 2 };
 
 /* ---- 16-bit numbers, without branches, so that the compiler vectorises the conversions ---- */
 
@@ -83,43 +85,82 @@ INLINE uint16_t store_f16(float x) {
     return (uint16_t)(h | (bits >> 16 & 0x8000u));
 }
 
+INLINE uint32_t mix(uint32_t x) {
+    x = (x ^ x >> 16) * 0x21f0aaadu;
+    x = (x ^ x >> 15) * 0x735a2d97u;
+    return x ^ x >> 15;
+}
+
+/* The noise of element i is mix(i ^ seed): its high 16 bits round a second moment, its low 16 bits a parameter. */
+INLINE uint32_t noise_seed(const Tensor *t) { return mix((uint32_t)*t->step ^ mix((uint32_t)t->count)); }
+
+INLINE uint16_t round_bf16(float x, uint32_t noise) {
+    uint32_t rounded = (float_to_bits(x) + noise) >> 16;
+    return (uint16_t)(x != x ? 0x7fc0u : rounded);
+}
+
+/* Stores take the noise of the element, and mostly ignore it. */
 #define SAME(x) (x)
+#define STORE(x, noise) (x)
+#define STORE_BF16(x, noise) store_bf16(x)
+#define STORE_F16(x, noise) store_f16(x)
+#define ROUND_V(x, noise) round_bf16(x, (noise) >> 16)
+#define ROUND_P(x, noise) round_bf16(x, (noise) & 0xffffu)
+
+/* Formats: type, load, store. The last of a second moment's is for AMSBound's maximum, whose value is mostly an old one:
+ * to nearest, because noise in a maximum only ever raises it. */
+#define F32 float, SAME, STORE
+#define F64 double, SAME, STORE
+#define BF16 uint16_t, load_bf16, STORE_BF16
+#define F16 uint16_t, load_f16, STORE_F16
+#define RANDOM_BF16 uint16_t, load_bf16, ROUND_P
+#define V_F32 float, SAME, STORE, STORE
+#define V_F64 double, SAME, STORE, STORE
+#define V_BF16 uint16_t, load_bf16, ROUND_V, STORE_BF16
 
 /* ---- the rule ---- */
 
-/* One body per pair of parameter type P and state type S, computing in R; ams and plain are constants at every call.
+/* One body per kind: the formats of parameter, first and second moment; it computes in R, and ams and plain are constants
+ * at every call.
  * Plain means that sign, l2, shrink, low and high are neutral: leaving them out changes no bit, and saves a tenth of the
  * arithmetic. */
-#define DEFINE_BODY(NAME, P, LOAD_P, STORE_P, S, LOAD_S, STORE_S, R, SQRT)                                        \
-    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) { \
+#define DEFINE_BODY(...) DEFINE_BODY_(__VA_ARGS__)
+#define DEFINE_BODY_(NAME, R, SQRT, P, LOAD_P, STORE_P, M, LOAD_M, STORE_M, V, LOAD_V, STORE_V, STORE_VMAX)       \
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {\
         P *RESTRICT p = (P *)t->p;                                                                                \
         const P *RESTRICT g_in = (const P *)t->g;                                                                 \
-        S *RESTRICT m_io = (S *)t->m;                                                                             \
-        S *RESTRICT v_io = (S *)t->v;                                                                             \
-        S *RESTRICT vmax_io = (S *)t->vmax;                                                                       \
+        M *RESTRICT m_io = (M *)t->m;                                                                             \
+        V *RESTRICT v_io = (V *)t->v;                                                                             \
+        V *RESTRICT vmax_io = (V *)t->vmax;                                                                       \
         const R step_size = (R)s->step_size, lower = (R)s->lower, upper = (R)s->upper, eps = (R)s->eps,           \
                 beta1 = (R)s->beta1, rest1 = (R)(1 - s->beta1), beta2 = (R)s->beta2, rest2 = (R)(1 - s->beta2),   \
                 shrink = (R)s->shrink, decay = (R)s->l2, sign = (R)s->sign, low = (R)s->low, high = (R)s->high;   \
+        const uint32_t seed = noise_seed(t);                                                                      \
         for (Py_ssize_t i = from; i < to; i++) {                                                                  \
+            const uint32_t noise = mix((uint32_t)i ^ seed);                                                       \
             R x = LOAD_P(p[i]), g = LOAD_P(g_in[i]);                                                              \
+            (void)noise;                                                                                          \
             if (!plain) g = sign * g;                                                                             \
             if (!plain && decay != 0) g += decay * x;                                                             \
-            R m = beta1 * LOAD_S(m_io[i]) + rest1 * g;                                                            \
-            R v = beta2 * LOAD_S(v_io[i]) + rest2 * (g * g);                                                      \
-            m_io[i] = STORE_S(m);                                                                                 \
-            v_io[i] = STORE_S(v);                                                                                 \
-            if (ams) {                                                                                            \
-                R vmax = LOAD_S(vmax_io[i]);                                                                      \
-                v = v <= vmax ? vmax : v; /* a NaN in v wins, as in torch.maximum */                              \
-                vmax_io[i] = STORE_S(v);                                                                          \
+            R m = beta1 * LOAD_M(m_io[i]) + rest1 * g;                                                            \
+            m_io[i] = STORE_M(m, noise);                                                                          \
+            R rate = lower;                                                                                       \
+            if (ams != RELEASED) {                                                                                \
+                R v = beta2 * LOAD_V(v_io[i]) + rest2 * (g * g);                                                  \
+                v_io[i] = STORE_V(v, noise);                                                                      \
+                if (ams) {                                                                                        \
+                    R vmax = LOAD_V(vmax_io[i]);                                                                  \
+                    v = v <= vmax ? vmax : v; /* a NaN in v wins, as in torch.maximum */                          \
+                    vmax_io[i] = STORE_VMAX(v, noise);                                                            \
+                }                                                                                                 \
+                rate = step_size / (SQRT(v) + eps);                                                               \
+                rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */ \
+                rate = rate > upper ? upper : rate;                                                               \
             }                                                                                                     \
-            R rate = step_size / (SQRT(v) + eps);                                                                 \
-            rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */     \
-            rate = rate > upper ? upper : rate;                                                                   \
             x = (plain ? x : shrink * x) - rate * m;                                                              \
             if (!plain) x = x < low ? low : x;                                                                    \
             if (!plain) x = x > high ? high : x;                                                                  \
-            p[i] = STORE_P(x);                                                                                    \
+            p[i] = STORE_P(x, noise);                                                                             \
         }                                                                                                         \
     }
 
@@ -128,7 +169,9 @@ typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, 
 #define DEFINE_FOR(NAME, ISA, TARGET)                                                                             \
     TARGET static void NAME##_##ISA(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams,   \
                                     int plain) {                                                                  \
-        if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                      \
+        if (ams == RELEASED && plain) NAME##_body(t, from, to, s, RELEASED, 1);                                   \
+        else if (ams == RELEASED) NAME##_body(t, from, to, s, RELEASED, 0);                                       \
+        else if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                      \
         else if (ams) NAME##_body(t, from, to, s, 1, 0);                                                          \
         else if (plain) NAME##_body(t, from, to, s, 0, 1);                                                        \
         else NAME##_body(t, from, to, s, 0, 0);                                                                   \
@@ -162,24 +205,25 @@ static const char *const LEVEL_NAMES[] = {"baseline"};
 #endif
 #define LEVEL_COUNT (int)(sizeof LEVEL_NAMES / sizeof *LEVEL_NAMES)
 
-DEFINE_BODY(f32, float, SAME, SAME, float, SAME, SAME, float, sqrtf)
-DEFINE_BODY(f64, double, SAME, SAME, double, SAME, SAME, double, sqrt)
-DEFINE_BODY(bf16_f32, uint16_t, load_bf16, store_bf16, float, SAME, SAME, float, sqrtf)
-DEFINE_BODY(f16_f32, uint16_t, load_f16, store_f16, float, SAME, SAME, float, sqrtf)
-DEFINE_BODY(bf16, uint16_t, load_bf16, store_bf16, uint16_t, load_bf16, store_bf16, float, sqrtf)
-DEFINE_BODY(f16, uint16_t, load_f16, store_f16, uint16_t, load_f16, store_f16, float, sqrtf)
+DEFINE_BODY(f32, float, sqrtf, F32, F32, V_F32)
+DEFINE_BODY(f64, double, sqrt, F64, F64, V_F64)
+DEFINE_BODY(f32_bf16, float, sqrtf, F32, BF16, V_BF16)
+DEFINE_BODY(f32_bf16_f32, float, sqrtf, F32, BF16, V_F32)
+DEFINE_BODY(f16_f32, float, sqrtf, F16, F32, V_F32)
+DEFINE_BODY(bf16_f32, float, sqrtf, BF16, F32, V_F32)
+DEFINE_BODY(bf16, float, sqrtf, BF16, BF16, V_BF16)
+DEFINE_BODY(random_bf16_f32, float, sqrtf, RANDOM_BF16, F32, V_F32)
+DEFINE_BODY(random_bf16, float, sqrtf, RANDOM_BF16, BF16, V_BF16)
 DEFINE_ALL(f32)
 DEFINE_ALL(f64)
-DEFINE_ALL(bf16_f32)
+DEFINE_ALL(f32_bf16)
+DEFINE_ALL(f32_bf16_f32)
 DEFINE_ALL(f16_f32)
+DEFINE_ALL(bf16_f32)
 DEFINE_ALL(bf16)
-DEFINE_ALL(f16)
+DEFINE_ALL(random_bf16_f32)
+DEFINE_ALL(random_bf16)
 DEFINE_ALL(stream)
-
-/* In the order of KINDS below; the stream is last. */
-static const Update UPDATES[][LEVEL_COUNT] = {
-    LEVELS(f32), LEVELS(f64), LEVELS(bf16_f32), LEVELS(f16_f32), LEVELS(bf16), LEVELS(f16), LEVELS(stream),
-};
 
 static int best_level(void) {
 #ifdef X86_DISPATCH
@@ -258,15 +302,15 @@ static Range *add_range(Range *next, const void *data, Py_ssize_t bytes) {
 }
 
 /* Whether parameters share memory, also with a gradient or a state; they must then be updated one after the other. */
-static int share_memory(const Tensor *tensors, Py_ssize_t count, Py_ssize_t param_size, Py_ssize_t state_size) {
+static int share_memory(const Tensor *tensors, Py_ssize_t count, int p_size, int m_size, int v_size) {
     Range *ranges = malloc((size_t)count * 10 * sizeof *ranges), *next = ranges;
     if (!ranges) return 1; /* updating one after the other is always right */
-    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].p, tensors[k].count * param_size);
-    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * param_size);
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].p, tensors[k].count * p_size);
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * p_size);
     for (Py_ssize_t k = 0; k < count; k++) {
-        next = add_range(next, tensors[k].m, tensors[k].count * state_size);
-        next = add_range(next, tensors[k].v, tensors[k].count * state_size);
-        if (tensors[k].ams) next = add_range(next, tensors[k].vmax, tensors[k].count * state_size);
+        next = add_range(next, tensors[k].m, tensors[k].count * m_size);
+        if (tensors[k].ams != RELEASED) next = add_range(next, tensors[k].v, tensors[k].count * v_size);
+        if (tensors[k].ams == 1) next = add_range(next, tensors[k].vmax, tensors[k].count * v_size);
     }
     int disjoint = are_disjoint(ranges, ranges + count * 5, next - ranges);
     free(ranges);
@@ -292,19 +336,32 @@ typedef struct {
     int (*view)(void *object, DLTensor *out); /* a borrowed view: nothing to release */
 } DLExchange;
 
-enum { DL_CPU = 1, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
+enum { DL_CPU = 1, DL_CUDA = 2, DL_ROCM = 10, DL_ONEAPI = 14, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
+#define FLOAT16 {DL_FLOAT, 16, 1}
+#define FLOAT32 {DL_FLOAT, 32, 1}
+#define FLOAT64 {DL_FLOAT, 64, 1}
+#define BFLOAT16 {DL_BFLOAT, 16, 1}
 
 static struct {
     const DLExchange *exchange;
     PyObject *tensor_type, *parameter_type, *is_neg;
 } torch;
 
-/* The kinds of UPDATES: dtypes of a parameter and its state. */
-static const struct { uint8_t param_code, param_bits, state_code, state_bits; } KINDS[] = {
-    {DL_FLOAT, 32, DL_FLOAT, 32}, {DL_FLOAT, 64, DL_FLOAT, 64},   {DL_BFLOAT, 16, DL_FLOAT, 32},
-    {DL_FLOAT, 16, DL_FLOAT, 32}, {DL_BFLOAT, 16, DL_BFLOAT, 16}, {DL_FLOAT, 16, DL_FLOAT, 16},
+/* The kinds: dtypes of a parameter and its two moments, and what updates them, with rounding to nearest or stochastic. */
+static const struct {
+    DLDataType p, m, v;
+    Update nearest[LEVEL_COUNT], stochastic[LEVEL_COUNT];
+} KINDS[] = {
+    {FLOAT32, FLOAT32, FLOAT32, LEVELS(f32), LEVELS(f32)},
+    {FLOAT64, FLOAT64, FLOAT64, LEVELS(f64), LEVELS(f64)},
+    {FLOAT32, BFLOAT16, BFLOAT16, LEVELS(f32_bf16), LEVELS(f32_bf16)},
+    {FLOAT32, BFLOAT16, FLOAT32, LEVELS(f32_bf16_f32), LEVELS(f32_bf16_f32)},
+    {FLOAT16, FLOAT32, FLOAT32, LEVELS(f16_f32), LEVELS(f16_f32)},
+    {BFLOAT16, FLOAT32, FLOAT32, LEVELS(bf16_f32), LEVELS(random_bf16_f32)},
+    {BFLOAT16, BFLOAT16, BFLOAT16, LEVELS(bf16), LEVELS(random_bf16)},
 };
-enum { STREAM = sizeof KINDS / sizeof *KINDS };
+enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
+static const Update STREAM[] = LEVELS(stream);
 
 /* Whether a tensor has memory: not if its storage was resized to 0, nor if it is torch's symbolic zero. A view into an
  * empty storage has the address NULL plus its offset; so the size of the storage is read where the address is low. */
@@ -320,7 +377,7 @@ static int has_memory(PyObject *list, Py_ssize_t k, const DLTensor *tensor) {
     return answer;
 }
 
-/* The memory of a plain torch.Tensor or Parameter on the CPU; false for anything else. */
+/* The memory of a plain torch.Tensor or Parameter on the CPU or a GPU; false for anything else. */
 static int view(PyObject *object, DLTensor *out) {
     PyObject *type = (PyObject *)Py_TYPE(object);
     if (type != torch.tensor_type && type != torch.parameter_type) return 0;
@@ -329,13 +386,20 @@ static int view(PyObject *object, DLTensor *out) {
         return 0;
     }
     out->data = (char *)out->data + out->byte_offset;
-    return out->device_type == DL_CPU && out->dtype.lanes == 1;
+    int32_t device = out->device_type;
+    return (device == DL_CPU || device == DL_CUDA || device == DL_ROCM || device == DL_ONEAPI) && out->dtype.lanes == 1;
+}
+
+static int same_device(const DLTensor *a, const DLTensor *b) {
+    return a->device_type == b->device_type && a->device_id == b->device_id;
 }
 
 static int overlap(const DLTensor *a, const DLTensor *b, Py_ssize_t count) {
     uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data, n = (uintptr_t)count;
     return x < y + n * b->dtype.bits / 8 && y < x + n * a->dtype.bits / 8;
 }
+
+static int same_type(const DLDataType *a, const DLDataType *b) { return !memcmp(a, b, sizeof *a); }
 
 static int same_layout(const DLTensor *a, const DLTensor *b) {
     if (a->ndim != b->ndim) return 0;
@@ -361,33 +425,43 @@ static int is_dense(const DLTensor *t, Py_ssize_t *count) {
 /* The lists of one call: parameters, gradients, first and second moments, for AMSBound the largest second moments. */
 typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
 
+/* Where the tensors may be: on the CPU; with gpus on any one device; with capture the step count is there too, unread. */
+typedef struct { int gpus, capture; } Place;
+
+static int fit_place(const DLTensor *p, const DLTensor *g, const DLTensor *m, const DLTensor *v, const DLTensor *vmax,
+                     const DLTensor *s, Place place) {
+    return (place.gpus || p->device_type == DL_CPU) && same_device(p, g) && same_device(p, m) && same_device(p, v) &&
+           (!vmax || same_device(p, vmax)) && (place.capture ? same_device(p, s) : s->device_type == DL_CPU);
+}
+
 /* Fill in the entry of the k-th parameter; return its kind, or -1 where the kernel does not apply. */
-static int read_tensor(const Lists *lists, Py_ssize_t k, Tensor *out) {
+static int read_tensor(const Lists *lists, Py_ssize_t k, Place place, Tensor *out) {
     DLTensor p, g, m, v, vmax, s;
-    int ams = PyList_Size(lists->vmax) > 0;
+    int released = PyList_GetItem(lists->v, k) == Py_None, ams = !released && PyList_Size(lists->vmax) > 0;
+    PyObject *list_of_v = released ? lists->m : lists->v; /* to be checked in its place */
     if (!view(PyList_GetItem(lists->p, k), &p) || !view(PyList_GetItem(lists->g, k), &g) ||
-        !view(PyList_GetItem(lists->m, k), &m) || !view(PyList_GetItem(lists->v, k), &v) ||
+        !view(PyList_GetItem(lists->m, k), &m) || !view(PyList_GetItem(list_of_v, k), &v) ||
         (ams && !view(PyList_GetItem(lists->vmax, k), &vmax)) || !view(PyList_GetItem(lists->steps, k), &s))
         return -1;
     if (!same_layout(&p, &g) || !same_layout(&p, &m) || !same_layout(&p, &v) || (ams && !same_layout(&p, &vmax)) ||
-        !is_dense(&p, &out->count) || memcmp(&p.dtype, &g.dtype, sizeof p.dtype) ||
-        memcmp(&m.dtype, &v.dtype, sizeof m.dtype) || (ams && memcmp(&m.dtype, &vmax.dtype, sizeof m.dtype)) ||
+        !is_dense(&p, &out->count) || !same_type(&p.dtype, &g.dtype) ||
+        (ams && !same_type(&v.dtype, &vmax.dtype)) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
-    if (!has_memory(lists->steps, k, &s)) return -1;
+    if (!fit_place(&p, &g, &m, &v, ams ? &vmax : NULL, &s, place) || !has_memory(lists->steps, k, &s)) return -1;
     if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
-                       !has_memory(lists->v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
+                       !has_memory(list_of_v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
         return -1;
     if (overlap(&p, &g, out->count) || overlap(&p, &m, out->count) || overlap(&p, &v, out->count) ||
-        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || overlap(&m, &v, out->count) ||
+        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || (!released && overlap(&m, &v, out->count)) ||
         (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
                  overlap(&v, &vmax, out->count))))
         return -1; /* the bodies' pointers are restrict */
-    out->p = p.data, out->g = g.data, out->m = m.data, out->v = v.data, out->vmax = ams ? vmax.data : NULL;
-    out->step = s.data, out->ams = ams;
-    for (int kind = 0; kind < STREAM; kind++)
-        if (KINDS[kind].param_code == p.dtype.code && KINDS[kind].param_bits == p.dtype.bits &&
-            KINDS[kind].state_code == m.dtype.code && KINDS[kind].state_bits == m.dtype.bits)
+    out->p = p.data, out->g = g.data, out->m = m.data, out->v = released ? NULL : v.data, out->vmax = ams ? vmax.data : NULL;
+    out->step = s.data, out->ams = released ? RELEASED : ams;
+    for (int kind = 0; kind < KIND_COUNT; kind++)
+        if (same_type(&KINDS[kind].p, &p.dtype) && same_type(&KINDS[kind].m, &m.dtype) &&
+            (released || same_type(&KINDS[kind].v, &v.dtype)))
             return kind;
     return -1;
 }
@@ -434,27 +508,34 @@ static PyObject *connect(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys and then share the object. */
-static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last) {
+/* The key of a parameter: kind and step count, or None. Neighbours mostly have equal keys and then share the object. With
+ * capture the step count is not read, because it may be on a GPU: None. */
+static PyObject *make_key(const Tensor *tensor, const Tensor *before, PyObject *last, int capture) {
     if (tensor->kind < 0) return Py_NewRef(Py_None);
-    if (before && before->kind == tensor->kind && *before->step == *tensor->step) return Py_NewRef(last);
-    return Py_BuildValue("iL", tensor->kind, (long long)*tensor->step);
+    if (before && before->kind == tensor->kind && before->ams == tensor->ams &&
+        (capture || *before->step == *tensor->step))
+        return Py_NewRef(last);
+    int kind = tensor->kind + (tensor->ams == RELEASED ? KIND_COUNT : 0);
+    return capture ? Py_BuildValue("iO", kind, Py_None) : Py_BuildValue("iL", kind, (long long)*tensor->step);
 }
 
 static PyObject *scan(PyObject *self, PyObject *args) {
     Lists lists;
+    Place place = {0, 0};
     (void)self;
-    if (!PyArg_ParseTuple(args, LISTS_FORMAT, LISTS_ARGUMENTS(lists)) || !check_lists(&lists)) return NULL;
+    if (!PyArg_ParseTuple(args, LISTS_FORMAT "|pp", LISTS_ARGUMENTS(lists), &place.gpus, &place.capture) ||
+        !check_lists(&lists))
+        return NULL;
     Py_ssize_t count = PyList_Size(lists.p);
     PyObject *keys = PyList_New(count), *entries = PyBytes_FromStringAndSize(NULL, count * (Py_ssize_t)sizeof(Tensor));
     Tensor *tensors = entries ? (Tensor *)PyBytes_AsString(entries) : NULL;
     for (Py_ssize_t k = 0; keys && tensors && k < count; k++) {
         memset(&tensors[k], 0, sizeof *tensors);
-        tensors[k].kind = read_tensor(&lists, k, &tensors[k]);
+        tensors[k].kind = read_tensor(&lists, k, place, &tensors[k]);
         int negated = tensors[k].kind < 0 ? 0 : is_negated(PyList_GetItem(lists.g, k));
         if (negated) tensors[k].kind = -1;
         PyObject *last = k ? PyList_GetItem(keys, k - 1) : NULL;
-        PyObject *key = negated < 0 ? NULL : make_key(&tensors[k], k ? &tensors[k - 1] : NULL, last);
+        PyObject *key = negated < 0 ? NULL : make_key(&tensors[k], k ? &tensors[k - 1] : NULL, last, place.capture);
         if (!key) Py_CLEAR(keys);
         else PyList_SetItem(keys, k, key);
     }
@@ -469,8 +550,9 @@ static PyObject *apply(PyObject *args, int stream) {
     int level, threads;
     PyObject *entries;
     Scalars s;
-    if (!PyArg_ParseTuple(args, "iiO!(ddddddddddd)", &level, &threads, &PyBytes_Type, &entries, &s.step_size, &s.lower,
-                          &s.upper, &s.beta1, &s.beta2, &s.eps, &s.shrink, &s.l2, &s.sign, &s.low, &s.high))
+    if (!PyArg_ParseTuple(args, "iiO!(dddddddddddd)", &level, &threads, &PyBytes_Type, &entries, &s.step_size, &s.lower,
+                          &s.upper, &s.beta1, &s.beta2, &s.eps, &s.shrink, &s.l2, &s.sign, &s.low, &s.high,
+                          &s.stochastic))
         return NULL;
     const Tensor *tensors = (const Tensor *)PyBytes_AsString(entries);
     Py_ssize_t size = PyBytes_Size(entries), count = size / (Py_ssize_t)sizeof *tensors, total = 0;
@@ -486,10 +568,11 @@ static PyObject *apply(PyObject *args, int stream) {
     }
     for (Py_ssize_t k = 0; k < count; k++) ++*tensors[k].step;
     Py_BEGIN_ALLOW_THREADS
-    Update body = UPDATES[stream ? STREAM : tensors[0].kind][level];
+    const int kind = tensors[0].kind;
+    Update body = stream ? STREAM[level] : s.stochastic ? KINDS[kind].stochastic[level] : KINDS[kind].nearest[level];
     int parallel = count > 1 && threads > 1 && total >= 2 * ELEMENTS_PER_THREAD;
-    Py_ssize_t param_size = KINDS[tensors[0].kind].param_bits / 8, state_size = KINDS[tensors[0].kind].state_bits / 8;
-    if (parallel && !stream && share_memory(tensors, count, param_size, state_size))
+    if (parallel && !stream &&
+        share_memory(tensors, count, KINDS[kind].p.bits / 8, KINDS[kind].m.bits / 8, KINDS[kind].v.bits / 8))
         for (Py_ssize_t k = 0; k < count; k++)
             run(body, &tensors[k], 1, tensors[k].count, &s, tensors[0].ams, threads);
     else
@@ -505,8 +588,9 @@ static PyMethodDef METHODS[] = {
     {"connect", connect, METH_VARARGS,
      "connect(tensor_type, parameter_type, exchange)\n--\n\nSet the types of plain tensors and the interface that reads them."},
     {"scan", scan, METH_VARARGS,
-     "scan(p, g, m, v, vmax, steps)\n--\n\n(kind, step count) of every parameter, or None where the kernel does not "
-     "apply; and an entry of ENTRY_SIZE bytes for update()."},
+     "scan(p, g, m, v, vmax, steps, gpus=False, capture=False)\n--\n\n(kind, step count) of every parameter, or None where "
+     "the kernel does not apply; and an entry of ENTRY_SIZE bytes for update(). With gpus also tensors on a GPU, whose "
+     "entries are for the Triton kernel; with capture the step counts are on the parameters' devices: None."},
     {"update", update, METH_VARARGS,
      "update(level, threads, entries, scalars)\n--\n\nUpdate all tensors, which must be of one kind and still alive, in "
      "place, and increment their step counts."},

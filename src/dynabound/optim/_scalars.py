@@ -1,4 +1,4 @@
-"""From a param group and a step to the eleven numbers that a backend needs."""
+"""From a param group and a step to the numbers that a backend needs."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ class Scalars(NamedTuple):
     eps: float
     shrink: Any  # the factor of decoupled weight decay, 1 without
     l2: float
-    sign: float  # −1 to maximize
+    sign: float  # the factor of the gradient: −1 to maximize, divided by the scale of the loss
     low: float  # the box
     high: float
+    stochastic: float = 0.0  # 1 to round bfloat16 parameters stochastically
 
 
 class CurrentBounds(NamedTuple):
@@ -88,19 +89,27 @@ def scalars(group: Mapping[str, Any], lr: float | Tensor, step: int | Tensor, dt
     low, high = group["box"] or (-math.inf, math.inf)
     if not isinstance(lr, Tensor) and lr == 0:
         low, high = -math.inf, math.inf  # a step at lr = 0 changes no parameter
-    decay, decoupled = group["weight_decay"], group["decoupled_weight_decay"]
+    l2 = 0.0 if group["decoupled_weight_decay"] else group["weight_decay"]
     values = Scalars(
         *coefficients(lib, step, lr, final_lr, group, limits.max),
         beta2=group["betas"][1],
         # The smallest normal number vanishes beside any √v > 0; it only prevents 0/0.
         eps=min(max(group["eps"], limits.tiny), limits.max),
-        shrink=1 - lr * decay if decoupled else 1.0,
-        l2=0.0 if decoupled else min(decay, limits.max),
+        shrink=_shrink(group, lr),
+        l2=min(l2, limits.max),
         sign=-1.0 if group["maximize"] else 1.0,
         low=low if low >= -limits.max else -math.inf,
         high=high if high <= limits.max else math.inf,
+        stochastic=float(group["rounding"] == "stochastic"),
     )
     return Scalars._make([value.to(dtype) if isinstance(value, Tensor) else value for value in values])
+
+
+def _shrink(group: Mapping[str, Any], lr: float | Tensor) -> Any:
+    decoupled = group["decoupled_weight_decay"]
+    if not decoupled:
+        return 1.0
+    return 1 - group["weight_decay"] * (schedule_factor(lr, group["base_lr"]) if decoupled == "fully" else lr)
 
 
 def schedule_factor(lr: Any, base_lr: float) -> Any:

@@ -8,13 +8,16 @@ import torch
 from torch import Tensor
 
 from dynabound._dtensor import is_dtensor, shard_like
-from dynabound.optim._state import state_dtype, step_device
+from dynabound._rule import DEFAULTS
+from dynabound.optim._state import state_dtypes, step_device
 from dynabound.optim._validate import normalize
 
 # The loading optimizer chooses the backend: the checkpoint may come from another machine.
 _IMPLEMENTATION = ("foreach", "fused", "capturable", "differentiable")
 # Names of other packages' hyper-parameters, translated to ours.
 _FOREIGN = ("amsgrad", "ams_bound", "weight_decouple", "fixed_decay", "adam_debias", "step")
+# What the loading optimizer was asked to save; where it was not asked, the checkpoint chooses.
+_MEMORY = ("state_dtype", "rounding", "release")
 _NEEDED = frozenset({"step", "exp_avg", "exp_avg_sq"})
 _MOMENTS = frozenset({"exp_avg", "exp_avg_sq", "max_exp_avg_sq"})
 
@@ -64,6 +67,7 @@ def _translate_group(saved: dict[str, Any], own: dict[str, Any]) -> dict[str, An
             "dynabound, adabound, torch_optimizer.AdaBound, pytorch_optimizer.AdaBound and torch.optim.Adam/AdamW"
         )
     saved = {key: value for key, value in saved.items() if key not in _IMPLEMENTATION + _FOREIGN}
+    changes |= {name: own[name] for name in _MEMORY if own[name] != DEFAULTS[name]}
     group = {**own, **saved, **changes}
     return {**group, **normalize(group), "base_lr": float(group["base_lr"])}
 
@@ -79,7 +83,8 @@ def _translate_entry(key: Any, stored: Any, saved: dict[str, Any]) -> dict[str, 
     own = _is_own(saved)
     if own and not entry.keys() & (_NEEDED | _MOMENTS):
         return entry
-    missing, unknown = _NEEDED - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
+    needed = _NEEDED - {"exp_avg_sq"} if saved.get("release") is not None else _NEEDED
+    missing, unknown = needed - entry.keys(), entry.keys() - _NEEDED - _MOMENTS
     if missing or (unknown and not own):
         what = f"no {', '.join(sorted(missing))}" if missing else f"also {', '.join(sorted(unknown))}"
         raise ValueError(f"the checkpoint's state of parameter {key!r} has {what}: it is not Adam's or AdaBound's")
@@ -105,10 +110,11 @@ def _initial_lr(saved: dict[str, Any], otherwise: float) -> float:
 
 
 def _from_pytorch_optimizer(saved: dict[str, Any]) -> dict[str, Any]:
-    for name in ("fixed_decay", "adam_debias"):
-        if saved.get(name):
-            raise ValueError(f"the checkpoint uses pytorch_optimizer's {name}=True, which AdaBound does not have")
-    return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": saved["weight_decouple"]}
+    if saved.get("adam_debias"):
+        raise ValueError("the checkpoint uses pytorch_optimizer's adam_debias=True, which AdaBound does not have")
+    fully = saved["weight_decouple"] and saved.get("fixed_decay")  # without the first, the second does nothing
+    decoupled = "fully" if fully else saved["weight_decouple"]
+    return {"amsbound": saved["ams_bound"], "decoupled_weight_decay": decoupled}
 
 
 def restore(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Tensor, dict[str, Any]]:
@@ -149,8 +155,10 @@ def _restore_entry(entry: dict[str, Any], param: Tensor, group: dict[str, Any]) 
     torch's load_state_dict would round the moments to the parameter's dtype, share its tensors with the checkpoint,
     and turn the step into a float32, which stops counting at 2**24.
     """
-    dtype, restored = state_dtype(group, param), {"step": entry["step"].to(step_device(group, param), copy=True)}
+    first, second = state_dtypes(group, param)
+    restored = {"step": entry["step"].to(step_device(group, param), copy=True)}
     for name in sorted(_MOMENTS & entry.keys()):
+        dtype = first if name == "exp_avg" else second
         moment = shard_like(entry[name].to(param.device, dtype, copy=True), param)
         if type(moment) is Tensor and moment.stride() != param.stride():
             moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel needs

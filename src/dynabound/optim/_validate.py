@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import Any, Literal, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -15,17 +15,17 @@ from dynabound._checks import check_number, check_numbers
 from dynabound._rule import check
 from dynabound.optim import _fused
 
-_FLAGS = ("amsbound", "decoupled_weight_decay", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
+_FLAGS = ("amsbound", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
 PLAIN = (Tensor, torch.nn.Parameter)
 """The tensor types whose memory can be inspected; subclasses may have none of their own."""
-_STATE_DTYPES = {"float16", "bfloat16", "float32", "float64"}
+_STATE_DTYPES = {"bfloat16", "float32", "float64"}
 
 
 class Options(TypedDict, total=False):
     """The keyword-only arguments of :class:`AdaBound`, for its subclasses."""
 
     bounds: bounds.Bounds
-    decoupled_weight_decay: bool
+    decoupled_weight_decay: bool | Literal["fully"]
     maximize: bool
     foreach: bool | None
     fused: bool | None
@@ -35,7 +35,9 @@ class Options(TypedDict, total=False):
     sqrt_decay: bool
     beta1_decay: float | str
     box: tuple[float, float] | None
-    state_dtype: torch.dtype | None
+    state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None
+    rounding: str
+    release: float | None
 
 
 def normalize(group: dict[str, Any]) -> dict[str, Any]:
@@ -57,10 +59,17 @@ def normalize(group: dict[str, Any]) -> dict[str, Any]:
         name, lower, upper = group["bounds"]
         checked["bounds"] = (name, float(lower), float(upper))
     checked["state_dtype"] = _state_dtype(group["state_dtype"])
+    checked["decoupled_weight_decay"] = group["decoupled_weight_decay"]
+    if checked["decoupled_weight_decay"] != "fully":
+        _flag("decoupled_weight_decay", group["decoupled_weight_decay"], "True, False or 'fully'", bool)
+    if group["rounding"] not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding={group['rounding']!r}: must be 'nearest' or 'stochastic'")
+    checked["rounding"] = group["rounding"]
     for name in _FLAGS:
         checked[name] = _flag(name, group[name], "True or False", bool)
     for name in ("foreach", "fused"):
         checked[name] = _flag(name, group[name], "True, False or None", bool, type(None))
+    checked["release"] = None if group["release"] is None else check("release", group["release"])
     _check_backends(checked)
     return checked
 
@@ -85,12 +94,20 @@ def check_params(group: dict[str, Any]) -> None:
     if not _fused.AVAILABLE:
         raise RuntimeError(f"fused=True: there is no C kernel: {_fused.MISSING}; or leave fused=None")
     for index, param in enumerate(group["params"]):
+        gpu = param.device.type in _fused.GPUS
         # A parameter on the meta device is to be given memory, and step() checks whether it was.
-        if not ((param.is_cpu or param.is_meta) and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
+        place = gpu or param.is_cpu or param.is_meta
+        if not (place and type(param) in PLAIN and param.dtype.to_real() in _fused.DTYPES):
             raise ValueError(
                 f"fused=True: parameter {index} is a {type(param).__name__} of {param.dtype} on {param.device}; the "
-                "kernel supports plain float32, float64, bfloat16, float16 and complex tensors on the CPU; "
-                "leave fused=None"
+                "kernels support plain float32, float64, bfloat16, float16 and complex tensors on the CPU, CUDA, ROCm "
+                "and XPU; leave fused=None"
+            )
+        if gpu and _fused.gpu_missing():
+            raise RuntimeError(f"fused=True: there is no Triton kernel: {_fused.gpu_missing()}; or leave fused=None")
+        if group["capturable"] and param.is_cpu and not gpu:
+            raise ValueError(
+                "fused=True, capturable=True: the kernel of the CPU does not support capturable; set one of them"
             )
 
 
@@ -190,9 +207,20 @@ def warn_about_schedules(param_groups: list[dict[str, Any]]) -> bool:
 
 def _check_backends(group: dict[str, Any]) -> None:
     if group["fused"]:
-        for other in ("foreach", "differentiable", "capturable"):
+        for other in ("foreach", "differentiable"):
             if group[other]:
                 raise ValueError(f"fused=True, {other}=True: the kernel does not support {other}; set one of them")
+    if group["differentiable"] and (group["rounding"] == "stochastic" or "bfloat16" in str(group["state_dtype"])):
+        raise ValueError(
+            f"differentiable=True, rounding={group['rounding']!r}, state_dtype={group['state_dtype']!r}: "
+            "rounding has no derivative; leave rounding='nearest' and state_dtype=None"
+        )
+    if group["release"] is not None and (group["capturable"] or callable(group["bounds"])):
+        other = "capturable=True" if group["capturable"] else f"bounds={group['bounds']!r}"
+        raise ValueError(
+            f"release={group['release']!r}, {other}: memory cannot be freed in a graph, nor where it is unknown "
+            "whether the bounds stay closed; leave release=None"
+        )
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")
 
@@ -215,13 +243,20 @@ def _flag(name: str, value: Any, allowed: str, *types: type) -> Any:
     return value
 
 
-def _state_dtype(value: Any) -> str | None:
-    name = str(value).removeprefix("torch.") if isinstance(value, torch.dtype) else value
-    message = f"state_dtype={value!r}: must be None, or a torch dtype among {', '.join(sorted(_STATE_DTYPES))}"
-    if name is None:
+def _state_dtype(value: Any) -> str | tuple[str, str] | None:
+    """A name, or one for each of the moments."""
+    if value is None:
         return None
-    if not isinstance(name, str):
+    pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
+    names = [str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype for dtype in pair]
+    message = (
+        f"state_dtype={value!r}: must be None, or a torch dtype among {', '.join(sorted(_STATE_DTYPES))}, or a pair of "
+        "them, for the first and for the second moments"
+    )
+    if not all([isinstance(name, str) for name in names]):
         raise TypeError(message)
-    if name not in _STATE_DTYPES:
+    if "float16" in names:
+        message += "; float16 cannot hold a second moment below 6e-8, use bfloat16"
+    if len(names) != 2 or not _STATE_DTYPES.issuperset(names):
         raise ValueError(message)
-    return name
+    return (names[0], names[1]) if names[0] != names[1] else names[0]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from typing import Any, overload
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -18,8 +18,12 @@ from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict, _validate
 from dynabound.optim._dispatch import BackendCall, dispatch
 from dynabound.optim._scalars import CurrentBounds, current_bounds
-from dynabound.optim._state import Lists, is_probe, new_state
+from dynabound.optim._state import Lists, LossScaling, is_probe, new_state
+from dynabound.optim._state.release import is_released
 from dynabound.optim._validate import Options, normalize
+
+if TYPE_CHECKING:
+    from dynabound.optim.training import StepInBackward
 
 __all__ = ["AMSBound", "AdaBound", "AdaBoundW", "adabound"]
 
@@ -50,17 +54,24 @@ class AdaBound(Optimizer):
         amsbound: divide by the largest v_t so far (AMSBound).
         bounds: a family of ``dynabound.bounds`` ("harmonic", "exponential", "linear", ("constant", lower, upper)),
             or a callable ``step -> (lower, upper)``, which is not saved in checkpoints.
-        decoupled_weight_decay: multiply the parameter by ``1 - lr * weight_decay`` instead, as AdamW does.
+        decoupled_weight_decay: multiply the parameter by ``1 - lr * weight_decay`` instead, as AdamW does. "fully": by
+            ``1 - weight_decay * lr / base_lr``, where ``base_lr`` is the group's first ``lr``: the decay does not
+            depend on ``lr``, only on its schedule.
         maximize: maximize the objective instead of minimizing it.
         foreach: use torch's multi-tensor functions. None: on accelerators, and for tensor subclasses.
-        fused: use the C kernel. None: on the CPU, for dense tensors, if the kernel was built.
+        fused: use the C kernel, or on a GPU the Triton kernel. None: the C kernel, for dense tensors, if it was built.
         capturable: keep the step count on the parameter's device, so that the step can be captured in a graph.
         differentiable: let autograd record the step.
         debias: apply Adam's bias corrections.
         sqrt_decay: divide the clipped learning rate by √t.
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         box: (low, high), to project every parameter onto [low, high].
-        state_dtype: dtype of the moments. None: the parameter's, and float32 for bfloat16 and float16 parameters.
+        state_dtype: dtype of the moments, or a pair for the first and the second. None: the parameter's, and float32
+            for bfloat16 and float16 parameters. Second moments in bfloat16 are rounded stochastically.
+        rounding: of bfloat16 parameters: "nearest", or "stochastic", which lets them learn from updates that are too
+            small for "nearest".
+        release: free the second moments when the bounds have met: with 0 when they are equal, with a larger number when
+            their geometric mean, which then is the learning rate, differs from each by at most this part.
 
     Example:
         >>> import torch
@@ -75,6 +86,7 @@ class AdaBound(Optimizer):
     """
 
     _warned = False
+    _in_backward: StepInBackward | None = None
 
     def __init__(
         self,
@@ -88,7 +100,7 @@ class AdaBound(Optimizer):
         amsbound: bool = False,
         *,
         bounds: Bounds = "harmonic",
-        decoupled_weight_decay: bool = False,
+        decoupled_weight_decay: bool | Literal["fully"] = False,
         maximize: bool = False,
         foreach: bool | None = None,
         fused: bool | None = None,
@@ -98,7 +110,9 @@ class AdaBound(Optimizer):
         sqrt_decay: bool = False,
         beta1_decay: float | str = 1.0,
         box: tuple[float, float] | None = None,
-        state_dtype: torch.dtype | None = None,
+        state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None = None,
+        rounding: str = "nearest",
+        release: float | None = None,
     ) -> None:
         arguments = locals()
         super().__init__(params, normalize({name: arguments[name] for name in DEFAULTS}))
@@ -181,12 +195,12 @@ class AdaBound(Optimizer):
         params: list[Tensor],
         grads: list[Tensor],
         exp_avgs: list[Tensor],
-        exp_avg_sqs: list[Tensor],
-        max_exp_avg_sqs: list[Tensor],
+        exp_avg_sqs: list[Any],
+        max_exp_avg_sqs: list[Any],
         steps: list[Tensor],
     ) -> None:
         """Append the tensors of every parameter with a gradient. torch.compile relies on the name and the signature."""
-        amsbound = group["amsbound"]
+        amsbound, release = group["amsbound"], group["release"] is not None
         for param in group["params"]:
             grad = param.grad
             if grad is None:
@@ -198,8 +212,12 @@ class AdaBound(Optimizer):
             params.append(param)
             grads.append(grad)
             exp_avgs.append(state["exp_avg"])
-            exp_avg_sqs.append(state["exp_avg_sq"])
             steps.append(state["step"])
+            if (release or "exp_avg_sq" not in state) and is_released(group, param, state):
+                exp_avg_sqs.append(None)
+                max_exp_avg_sqs += [None] * amsbound
+                continue
+            exp_avg_sqs.append(state["exp_avg_sq"])
             if amsbound:
                 if "max_exp_avg_sq" not in state:  # the first step, or a warm start from plain Adam
                     state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
@@ -227,28 +245,44 @@ class AdaBound(Optimizer):
             self._warned = _validate.warn_about_schedules(self.param_groups)
         first = eager and not self.state
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            calls = self._prepare()
+            if self._in_backward is not None:
+                self._in_backward.end_step()
+            calls = self._prepare(self.param_groups)
             if first and is_probe(self.param_groups):
                 return loss
             for backend, arguments in calls:
                 backend(*arguments)
         return loss
 
-    def _prepare(self) -> list[BackendCall]:
-        """The backend calls of a step; where that fails, no parameter has got a new state."""
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether GradScaler leaves the gradients scaled and sets ``grad_scale`` and ``found_inf``, as in torch."""
+        return all([group["fused"] for group in self.param_groups])
+
+    def _prepare(self, groups: list[dict[str, Any]]) -> list[BackendCall]:
+        """The backend calls of a step of ``groups``; where that fails, no parameter has got a new state."""
         calls: list[BackendCall] = []
         known = len(self.state)
-        rescan = any([callable(group["bounds"]) for group in self.param_groups])
+        rescan = any([callable(group["bounds"]) for group in groups])
+        scaling = LossScaling(getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
         try:
-            for group in self.param_groups:
+            for group in groups:
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
-                calls += dispatch(lists, group, rescan)
+                calls += dispatch(lists, group, rescan, scaling)
+                if calls and None in lists[3]:
+                    calls.append((self._release, (lists,)))
         except Exception:
             while len(self.state) > known:
                 self.state.popitem()
             raise
         return calls
+
+    def _release(self, lists: Lists) -> None:
+        """Free the second moments that the step has not used."""
+        for param, exp_avg_sq in zip(lists[0], lists[3], strict=True):
+            for name in ("exp_avg_sq", "max_exp_avg_sq") if exp_avg_sq is None else ():
+                self.state[param].pop(name, None)
 
 
 class AMSBound(AdaBound):
@@ -303,16 +337,43 @@ class AdaBoundW(AdaBound):
         super().__init__(params, lr, betas, final_lr, gamma, eps, weight_decay, amsbound, **options)
 
 
-def adabound(
+def adabound(  # noqa: D417 - the others are AdaBound's
     params: list[Tensor],
     grads: list[Tensor],
     exp_avgs: list[Tensor],
     exp_avg_sqs: list[Tensor],
     max_exp_avg_sqs: list[Tensor],
     state_steps: list[Tensor],
-    group: Mapping[str, Any],
+    foreach: bool | None = None,
+    capturable: bool = False,
+    differentiable: bool = False,
+    fused: bool | None = None,
+    grad_scale: Tensor | None = None,
+    found_inf: Tensor | None = None,
+    has_complex: bool = False,
+    decoupled_weight_decay: bool | Literal["fully"] = False,
+    *,
+    amsbound: bool,
+    beta1: float,
+    beta2: float,
+    lr: float | Tensor,
+    final_lr: float,
+    gamma: float,
+    weight_decay: float,
+    eps: float,
+    maximize: bool,
+    base_lr: float | None = None,
+    bounds: Bounds = "harmonic",
+    debias: bool = True,
+    sqrt_decay: bool = False,
+    beta1_decay: float | str = 1.0,
+    box: tuple[float, float] | None = None,
+    rounding: str = "nearest",
 ) -> None:
-    """One AdaBound step on lists of tensors, in place: the functional form of :meth:`AdaBound.step`.
+    """One AdaBound step on lists of tensors, in place: :meth:`AdaBound.step` as a function.
+
+    The names and their order are those of ``torch.optim.functional.adam``; the rest is explained at :class:`AdaBound`.
+    Call it under ``torch.no_grad()``, unless with ``differentiable=True``.
 
     Args:
         params: what to update.
@@ -320,22 +381,26 @@ def adabound(
         exp_avgs: first moments.
         exp_avg_sqs: second moments.
         max_exp_avg_sqs: largest second moments so far for AMSBound, otherwise an empty list.
-        state_steps: 0-dimensional int64 tensors, the number of steps made for each parameter.
-        group: hyper-parameters under the names of :class:`AdaBound`'s arguments, and ``base_lr``: a param group.
+        state_steps: 0-dimensional tensors, the number of steps made for each parameter; this function increments them.
+            The C kernel needs int64.
+        grad_scale: the factor of the gradients, of GradScaler.
+        found_inf: a tensor; if it is not 0, nothing is updated.
+        has_complex: not used; complex tensors are recognised.
+        base_lr: the learning rate that belongs to ``final_lr``, when a schedule changes ``lr``. None: ``lr``.
 
     Example:
         >>> import torch
-        >>> from dynabound.optim import AdaBound
         >>> from dynabound.optim.adabound import adabound
         >>> x, m, v, t = torch.ones(2), torch.zeros(2), torch.zeros(2), torch.zeros((), dtype=torch.int64)
-        >>> group = AdaBound([x]).param_groups[0]
-        >>> adabound([x], [torch.tensor([1.0, -1.0])], [m], [v], [], [t], group)
+        >>> adabound([x], [torch.tensor([1.0, -1.0])], [m], [v], [], [t], amsbound=False, beta1=0.9, beta2=0.999,
+        ...          lr=1e-3, final_lr=0.1, gamma=1e-3, weight_decay=0, eps=1e-8, maximize=False)
         >>> x, t
         (tensor([0.9990, 1.0010]), tensor(1))
     """
+    group = {**DEFAULTS, **locals(), "betas": (beta1, beta2), "base_lr": float(lr) if base_lr is None else base_lr}
     lists = (params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, state_steps)
-    for backend, arguments in dispatch(lists, group, rescan=callable(group["bounds"])):
-        backend(*arguments)
+    for backend, tensors in dispatch(lists, group, callable(bounds), LossScaling(grad_scale, found_inf)):
+        backend(*tensors)
 
 
 # Renamed in torch 2.11.

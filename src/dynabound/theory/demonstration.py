@@ -17,7 +17,7 @@ _STORED = ("claim", "measured", "verdict", "source", "settings", "statement", "k
 """The fields of a verdict that have a meaning here."""
 _LETTERS = {
     "alpha": "α", "period": "C", "alpha_amsgrad": "α of AMSGrad", "beta1": "β₁", "beta2": "β₂", "steps": "T",
-    "final_lr": "α*", "gamma": "γ", "scheme": "step", "delta": "δ",
+    "final_lr": "α*", "gamma": "γ", "scheme": "step", "delta": "δ", "decay": "a",
     "smallest alpha": "smallest: α", "smallest beta2": "β₂",
     "savarese period": "Savarese: C", "savarese steps": "T", "savarese seeds": "seeds", "savarese alpha": "α",
     "savarese beta2": "β₂",

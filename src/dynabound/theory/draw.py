@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-VERSION = 3
+VERSION = 4
 """Raise this when a figure changes, so that old files are drawn again."""
 TEXT = "#555555"
 STYLES: dict[str, dict[str, Any]] = METHOD_STYLES | {
@@ -176,7 +176,7 @@ def _regret(demo: Demonstration) -> Figure:
 
 
 def _bounds_against_regret(axes: Axes, curves: dict[str, Any]) -> None:
-    axes.plot(curves["t"], curves["corrected"], color=GREEN, ls="--", label="corrected guarantee, with M")
+    axes.plot(curves["t"], curves["corrected"], color=GREEN, ls="--", label="Theorem B, which holds")
     axes.plot(curves["t"], curves["theorem"], color=BLACK, label="Theorem 4's right-hand side")
     axes.plot(curves["t"], np.maximum(curves["regret"], 1e-3), color=BLUE, lw=2.6, label="measured regret $R_T$")
     _say_floored(axes, {"regret": curves["regret"]}, 1e-3)
@@ -243,10 +243,74 @@ def _path(axes: Axes, data: dict[str, Any]) -> None:
     rates.text(last * 0.97, 3e-5, text, ha="right", va="bottom", color=VERMILION, fontsize=9)
 
 
+def _guarantees(demo: Demonstration) -> Figure:
+    data = demo.data["promised"]
+    figure = new_figure(12.5, 5.2)
+    promised, games = figure.subplots(1, 2, width_ratios=[1.15, 1])
+    _axes(
+        promised, "What is promised of AdaBound with the bounds above", "number of steps T", "average regret at most",
+        xscale="log", yscale="log",
+    )  # fmt: skip
+    for name, values in data["average"].items():
+        colour, line = GREEN if name.startswith("Theorem A") else BLUE, "-" if name.endswith("= 0") else ":"
+        promised.plot(data["t"], values, color=colour, ls=line, label=name)
+    for name, first in data["useful_from"].items():
+        colour = GREEN if name == "Theorem A" else BLUE
+        promised.plot([first], [2], "o", color=colour, ms=6)
+        promised.annotate(f"T = {first:,.0f}" if first < 1e6 else f"T = {first:.1e}", (first, 2), (0, 8),
+                          textcoords="offset points", ha="center", color=colour)  # fmt: skip
+    promised.text(1, 1.85, "trivial: D·G = 2", va="top", color=TEXT)
+    promised.set_ylim(top=4)
+    promised.legend(loc="lower left")
+    _axes(
+        games,
+        f"How close {demo.settings['seeds']:,} random games come",
+        "regret / right-hand side",
+        "share of games, %",
+    )
+    colours = (BLUE, GREY, GREEN, "#CC79A7", VERMILION)
+    for (name, values), colour in zip(sorted(demo.data["ratios"].items()), colours, strict=True):
+        games.plot(values, np.linspace(0, 100, len(values)), color=colour, label=name)
+    games.axvline(1, color=GREY, lw=1)
+    games.text(0.985, 97, "beyond 1: broken", rotation=90, ha="right", va="top", color=TEXT, fontsize=9)
+    games.legend(loc="center", bbox_to_anchor=(0.66, 0.42))
+    return figure
+
+
+def _slow_bounds(demo: Demonstration) -> Figure:
+    data = demo.data
+    figure = new_figure(12.5, 5.4)
+    left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
+    _axes(left, "Regret with bounds $1 \\pm t^{-a}/2$", "number of steps T", "regret", xscale="log", yscale="log")
+    shades = dict(zip(demo.settings["decay"], (VERMILION, "#E69F00", BLUE, BLACK), strict=True))
+    for name, values in data["regret"].items():
+        decay = float(name.rpartition(" ")[2])
+        line = "-" if name.startswith("AdaBound") else ":"
+        left.plot(data["t"], values, color=shades[decay], ls=line, label=name)
+    t = np.array(data["t"], dtype=float)
+    left.plot(t, 0.35 * np.sqrt(t), color=GREY, lw=1, ls="--", label="slope of √T")
+    left.legend(fontsize=8, loc="upper left", ncols=2, columnspacing=1)
+    left.set_ylim(top=4 * max(max(values) for values in data["regret"].values()))
+    _axes(right, "Why, for a = 0.25: three periods of the game", "step t", "learning rate · √t", ylim=(0, 1.6))
+    part = data["periods"]
+    right.fill_between(part["t"], part["lower"], part["upper"], color=GREY, alpha=0.2, lw=0, label="between the bounds")
+    for name in ("AdaBound", "AMSBound"):
+        right.plot(part["t"], part[name], "o-", ms=4, color=STYLES[name]["color"], label=name)
+    for t, gradient in list(zip(part["t"], part["gradient"], strict=True))[::3]:  # the first and fourth of each period
+        label = "gradient\n+1" if gradient > 0 else f"five of\n−{-gradient:.2f}"
+        right.text(t, 0.3, label, ha="center", color=VERMILION if gradient > 0 else TEXT)
+    right.set_xticks(part["t"][::3])
+    right.margins(x=0.09)
+    right.legend(loc="upper right", ncols=3, fontsize=9)
+    return figure
+
+
 _PICTURES: dict[str, Callable[[Demonstration], Figure]] = {
     "theorem-1": _theorem_1,
     "theorem-2": _theorem_2,
     "theorem-3": _theorem_3,
     "regret": _regret,
     "counterexample": _counterexample,
+    "guarantees": _guarantees,
+    "slow-bounds": _slow_bounds,
 }

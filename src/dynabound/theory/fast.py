@@ -11,8 +11,7 @@ import numpy as np
 
 from dynabound._checks import require
 from dynabound._extras import need
-from dynabound.theory.framework import Steps, Trajectory
-from dynabound.theory.methods import Method, coefficients
+from dynabound.theory.framework import Method, Steps, Trajectory, coefficients
 from dynabound.theory.problems import Line
 
 numba = need("numba", "theory")

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from dynabound._checks import check_choice, require
-from dynabound.theory.framework import Box, Domain, Floats, Steps
-from dynabound.theory.methods import Method, check_betas
+from dynabound.theory.framework import Box, Domain, Floats, Method, Steps, check_betas
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,6 +205,52 @@ def savarese(
     bounds = _Open(steps + 1, 1.0, period / math.sqrt(1 - beta2))
     method = Method(name, alpha=alpha, beta2=beta2, final_lr=alpha / period, bounds=bounds)
     return theorem_3(period, steps, seed), method
+
+
+@dataclass(frozen=True)
+class _Slow:
+    """1 ± t^−decay/2; a value, so that equal ones share their coefficients."""
+
+    decay: float
+
+    def __call__(self, t: int) -> tuple[float, float]:
+        half = 0.5 * t**-self.decay
+        return 1 - half, 1 + half
+
+
+def slow_bounds(steps: int, decay: float, name: str = "AdaBound") -> tuple[Line, Method]:
+    """AdaBound's regret grows like T^(1−a) here, a = ``decay``; the bounds 1 ± t^−a/2 meet Theorem 4's conditions.
+
+    On [−1, 1], every sixth gradient is 1 and has the rate η_l. The five between are −2η_l/(5(η_l + η_u)) and have the
+    rate η_u: each period leads back to x = 1, but its gradients add up to (η_u − η_l)/(η_u + η_l) > 0.
+    """
+    half = 0.5 * np.arange(1.0, steps + 1) ** -decay
+    slopes = (half - 1) / 5  # 2η_l/(η_l + η_u) = 1 − half
+    slopes[::6] = 1.0
+    method = Method(name, alpha=0.5 * math.sqrt(0.9), beta2=0.1, final_lr=1.0, bounds=_Slow(decay))
+    return Line(Box(-1, 1), slopes, x1=1.0), method
+
+
+def random_game(rng: np.random.Generator, steps: int) -> tuple[Line, dict[str, Any]]:
+    """A line with gradients up to 1, and numbers for a method whose guarantee there is not trivial."""
+    period = int(rng.integers(1, 21))
+    slopes = (
+        rng.normal(size=steps),
+        np.resize(rng.normal(size=period), steps),
+        np.where(np.arange(steps) % period == 0, 1.0, -rng.random() / period),
+        np.where(rng.random(steps) < 0.1, 1.0, -0.1 * rng.random()),
+    )[rng.integers(4)]
+    decays: tuple[float | str, ...] = (1.0, 0.9, "harmonic")
+    numbers: dict[str, Any] = dict(
+        alpha=10 ** rng.uniform(-3, 1),
+        beta1=float(rng.choice([0.0, 0.5, 0.9])),
+        beta2=float(rng.choice([0.9, 0.99, 0.999])),
+        beta1_decay=decays[rng.integers(3)],
+        gamma=10 ** rng.uniform(-1, 1),
+        final_lr=10 ** rng.uniform(-1, 0.5),
+        bounds=("harmonic", "exponential", "linear")[rng.integers(3)],
+    )
+    return Line(Box(-1, 1), slopes / np.abs(slopes).max(), x1=float(rng.choice([-1, 0, 1]))), numbers
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@ from typing import Any
 
 from dynabound import _drawing
 from dynabound._checks import did_you_mean, require
-from dynabound.theory import theorems_1_to_3, theorems_4_and_5
+from dynabound.theory import theorems_1_to_3, theorems_4_and_5, what_holds
 from dynabound.theory.demonstration import Demonstration
 from dynabound.theory.draw import VERSION, draw
 
@@ -19,6 +19,8 @@ DEMONSTRATIONS: dict[str, Callable[..., Demonstration]] = {
     "theorem-3": theorems_1_to_3.theorem_3,
     "regret": theorems_4_and_5.regret_bounds,
     "counterexample": theorems_4_and_5.counterexample,
+    "guarantees": what_holds.guarantees,
+    "slow-bounds": what_holds.slow_bounds,
 }
 
 

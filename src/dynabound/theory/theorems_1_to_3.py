@@ -11,8 +11,7 @@ import numpy as np
 from dynabound.theory import problems
 from dynabound.theory.demonstration import Demonstration, Statement, check_size, log_spaced, step_size_text
 from dynabound.theory.fast import ProgressCallback, simulate
-from dynabound.theory.framework import Box, Floats, Steps, Trajectory
-from dynabound.theory.methods import METHODS, SCHEMES, Method, check_betas
+from dynabound.theory.framework import METHODS, SCHEMES, Box, Floats, Method, Steps, Trajectory, check_betas
 from dynabound.theory.regret import regret
 
 # What the paper states.

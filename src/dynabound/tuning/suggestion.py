@@ -101,13 +101,14 @@ class Suggestion:
     def apply(self, optimizer: Optimizer) -> None:
         """Set the three numbers in an AdaBound; param groups with different learning rates keep their ratios.
 
-        >>> import torch
-        >>> from dynabound import AdaBound
-        >>> groups = [{"params": [torch.zeros(1)], "lr": 1e-4}, {"params": [torch.zeros(1)], "lr": 1e-3}]
-        >>> optimizer = AdaBound(groups)
-        >>> Suggestion(0.02, 1.0, 0.001, 1000, 0, (), (), {}).apply(optimizer)
-        >>> [(group["lr"], group["final_lr"]) for group in optimizer.param_groups]
-        [(0.002, 0.1), (0.02, 1.0)]
+        Example:
+            >>> import torch
+            >>> from dynabound import AdaBound
+            >>> groups = [{"params": [torch.zeros(1)], "lr": 1e-4}, {"params": [torch.zeros(1)], "lr": 1e-3}]
+            >>> optimizer = AdaBound(groups)
+            >>> Suggestion(0.02, 1.0, 0.001, 1000, 0, (), (), {}).apply(optimizer)
+            >>> [(group["lr"], group["final_lr"]) for group in optimizer.param_groups]
+            [(0.002, 0.1), (0.02, 1.0)]
         """
         for group in optimizer.param_groups:
             if "final_lr" not in group or group["bounds"] != "harmonic":
@@ -185,6 +186,8 @@ class Suggestion:
             axes.axhline(untrained, color="#999999", linestyle=":", label="untrained")
             axes.axvline(getattr(self, name), color="#D55E00", label=f"chosen: {getattr(self, name):.3g}")
             axes.set(xscale="log", xlabel=name, ylabel=f"loss after {len(adam.losses)} steps")
+            ticks = sorted(self.scores(name)) or sorted(self.scores("wide"))
+            axes.set_xticks(ticks, [f"{rate:.2g}" for rate in ticks])  # powers of ten may all lie outside
             axes.tick_params(axis="x", which="minor", labelbottom=False)
             axes.legend(fontsize=7)
         return figure

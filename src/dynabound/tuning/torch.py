@@ -33,7 +33,7 @@ class SuggestOptions(TypedDict, total=False):
     eps: float
     weight_decay: float
     amsbound: bool
-    decoupled_weight_decay: bool
+    decoupled_weight_decay: bool | Literal["fully"]
 
 
 class SuggestArguments(SuggestOptions, total=False):

@@ -38,6 +38,15 @@ def test_the_answer_of_torch():
     assert [trial.kind for trial in found.trials] == [trial.kind for trial in wanted.trials]
 
 
+def test_validation_batches_are_evaluated():
+    batches = [(X[i : i + 32], Y[i : i + 32]) for i in range(0, 320, 32)]
+    model = line(layers.BatchNormalization(), layers.Dropout(0.5, seed=1))
+    found = suggest(model, batches, 200, validation=batches[:5])
+    wanted = [model.evaluate(x, y, verbose=0) for x, y in batches[:5]]
+    np.testing.assert_allclose(found.start, wanted, rtol=1e-5)
+    assert {len(trial.validation) for trial in found.trials} == {5}
+
+
 def test_the_model_is_left_as_it_was():
     """Weights, statistics, random seeds, the optimizer and what it makes of the next batch."""
     models = [

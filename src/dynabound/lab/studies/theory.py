@@ -12,7 +12,7 @@ from dynabound.lab.store import parse_json
 
 __all__ = ["NAMES", "compute", "missing", "read"]
 
-NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample")
+NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample", "guarantees", "slow-bounds")
 
 
 def missing(folder: Path) -> list[str]:

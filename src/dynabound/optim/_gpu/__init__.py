@@ -1,0 +1,1 @@
+"""The update rule on GPUs: one launch of a Triton kernel for all tensors of a group."""
