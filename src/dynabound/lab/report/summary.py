@@ -426,9 +426,10 @@ def _time(scale: str, panels: Panels) -> Fact | None:
               for name, found in times.items() for label, seconds in found.items()}  # fmt: skip
     dots = tuple(drawings.Dot(name, label, mean(own), min(own), max(own)) for (name, label), own in ratios.items())
     ours = [dot.value for dot in dots if dot.label == OURS]
+    spread = max(max(own) / min(own) for own in ratios.values()) - 1
     line = (
         f"CPU time of a run, AdaBound / Adam: {_range(ours, '.2f')} on {len(ours)} network{'s'[: len(ours) != 1]}; "
-        "dynabound bench compares single steps"
+        f"runs of one method differ by up to {spread:.0%}, and dynabound bench compares single steps"
     )
     x = "CPU time of a run / mean of Adam's; lines: range over seeds"
     figure = drawings.DotsFigure("question-cost", "CPU time of a run", dots, x, zero=1.0, logarithmic=False)
@@ -436,10 +437,7 @@ def _time(scale: str, panels: Panels) -> Fact | None:
 
 
 def _cpu_times(curves: Mapping[str, Curve]) -> dict[str, list[float]]:
-    """Each method's CPU time of every run, on the CPU model with the most runs of AdaBound and Adam.
-
-    Unlike wall time it does not depend on what else the machine did. Older runs did not record it.
-    """
+    """Each method's CPU times, on the CPU model with the most runs of AdaBound and Adam; older runs have none."""
     found: dict[str, dict[str, list[float]]] = {}
     for label in (label for label in (OURS, "Adam", "SGDM", "SGD") if label in curves):
         for seed in (seed for seed in curves[label].finished if seed.cpu and "cpu_seconds" in seed.metrics[0]):
