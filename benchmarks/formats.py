@@ -20,6 +20,7 @@ FORMATS = {
     "float32": (torch.float32, {}),
     "float32, m bfloat16": (torch.float32, dict(state_dtype=(BF16, torch.float32))),
     "float32, state bfloat16": (torch.float32, dict(state_dtype=BF16)),
+    "float32, state 8 bits": (torch.float32, dict(state_dtype="8bit")),
     "float32, released": (torch.float32, CLOSED),
     "float32, state bfloat16, released": (torch.float32, dict(state_dtype=BF16, **CLOSED)),
     "bfloat16, state float32": (BF16, {}),

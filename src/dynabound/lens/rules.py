@@ -40,6 +40,7 @@ from torch import Tensor, optim
 
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import read_lr, scalars
+from dynabound.optim._state.eightbit import unpack
 from dynabound.optim._state.release import close_bounds
 
 
@@ -73,10 +74,14 @@ def _adabound(group: Mapping[str, Any], state: Mapping[str, Any], param: Tensor)
     if "exp_avg_sq" not in state:  # released
         s = close_bounds(scalars(group, float(read_lr(group)), int(state["step"]), _wide(param)))
         return Rates(torch.full_like(param, s.lower, dtype=_wide(param)), (s.lower, s.upper))
-    square = state["max_exp_avg_sq" if group["amsbound"] else "exp_avg_sq"]
+    square = unpack(state["max_exp_avg_sq" if group["amsbound"] else "exp_avg_sq"], param, second=True)
     dtype = torch.promote_types(_wide(param), square.dtype)
     s = scalars(group, float(read_lr(group)), int(state["step"]), dtype)
-    return Rates(_over_root(s.step_size, square.to(dtype), 1.0, s.eps), (s.lower, s.upper), state["exp_avg"])
+    return Rates(
+        _over_root(s.step_size, square.to(dtype), 1.0, s.eps),
+        (s.lower, s.upper),
+        unpack(state["exp_avg"], param, second=False),
+    )
 
 
 def _corrections(group: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[float, float]:

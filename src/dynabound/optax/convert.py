@@ -87,6 +87,11 @@ def to_torch(state: Any, state_dict: Mapping[str, Any], from_params: Callable[[A
 
 def _numpy(tensor: Any) -> np.ndarray[Any, Any]:
     tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.uint8":
+        raise ValueError(
+            "state_dict: its moments are in 8 bits; load it into an AdaBound with state_dtype=torch.float32, and "
+            "convert that optimizer's state_dict"
+        )
     return np.asarray(tensor if tensor.dtype.itemsize >= 4 else tensor.float())  # NumPy has no bfloat16
 
 

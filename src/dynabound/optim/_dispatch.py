@@ -55,7 +55,9 @@ def dispatch(
     calls: list[BackendCall] = []
     for (backend, count, *_), part in _partition(found, lists, group, capture).items():
         dtype = _compute_dtype(lists, part[0])
-        separate = backend == "foreach" and _lose_updates(part, lists[0], dtype)
+        # foreach unpacks its tensors: those with moments in 8 bits one by one, to save memory.
+        packed = torch.uint8 in [some[part[0]].dtype for some in lists[2:4] if some[part[0]] is not None]
+        separate = backend == "foreach" and (packed or _lose_updates(part, lists[0], dtype))
         for some in [[index] for index in part] if separate else [part]:
             chosen = _choose(lists, some)
             some_entries = None if rescan else _fused.choose(entries, some)

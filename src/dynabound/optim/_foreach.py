@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dynabound.optim._scalars import Scalars
-from dynabound.optim._state import Lists
+from dynabound.optim._state import Lists, eightbit
 from dynabound.optim._state.rounding import write_back
 
 
@@ -16,7 +16,10 @@ def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
     """Update every parameter and its state in place, computing in ``dtype``; scalars may be one per parameter."""
     params, grads, *moments, steps = lists
     stored = [params, *moments]
-    working = [[tensor.to(dtype) for tensor in tensors] for tensors in stored]
+    working = [
+        [eightbit.unpack(tensor, param, k > 1).to(dtype) for tensor, param in zip(tensors, params, strict=False)]
+        for k, tensors in enumerate(stored)
+    ]
     _update_lists(working, [grad.to(dtype) for grad in grads], s)
     for i, step in enumerate(steps):  # one by one: DTensor has no rule for _foreach_copy_
         one, results = [[tensors[i] for tensors in some if tensors] for some in (stored, working)]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dynabound.optim._scalars import Scalars
-from dynabound.optim._state import Lists
+from dynabound.optim._state import Lists, eightbit
 from dynabound.optim._state.rounding import write_back
 
 
@@ -16,7 +16,10 @@ def update(lists: Lists, s: Scalars, dtype: torch.dtype) -> None:
     for i, param in enumerate(params):
         stored = [param, exp_avgs[i], *exp_avg_sqs[i : i + 1], *max_exp_avg_sqs[i : i + 1]]
         # Autograd saves its inputs, and the next step would overwrite them: with differentiable=True they are copies.
-        working = [tensor.to(dtype, copy=torch.is_grad_enabled()) for tensor in stored]
+        working = [
+            eightbit.unpack(tensor, param, k > 1).to(dtype, copy=torch.is_grad_enabled())
+            for k, tensor in enumerate(stored)
+        ]
         _update_one(working, grads[i].to(dtype), s)
         write_back(stored, working, steps[i], s.stochastic > 0)
         steps[i].add_(1)

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from dynabound._dtensor import is_dtensor, shard_like
 from dynabound._rule import DEFAULTS
-from dynabound.optim._state import state_dtypes, step_device
+from dynabound.optim._state import eightbit, new_moment, state_dtypes, step_device
+from dynabound.optim._state.rounding import noise
 from dynabound.optim._validate import normalize
 
 # The loading optimizer chooses the backend: the checkpoint may come from another machine.
@@ -131,12 +132,13 @@ def restore(state_dict: dict[str, Any], groups: list[dict[str, Any]]) -> dict[Te
 
 
 def _check_match(name: str, moment: Tensor, param: Tensor) -> None:
-    if moment.shape != param.shape:
+    packed = moment.dtype is torch.uint8 and param.dim() > 1
+    if moment.shape != (eightbit.packed_shape(param.shape) if packed else param.shape):
         raise ValueError(
             f"{name} has shape {tuple(moment.shape)}, the parameter {tuple(param.shape)}: "
             "the checkpoint belongs to another model"
         )
-    if moment.is_complex() != param.is_complex():
+    if moment.is_complex() != param.is_complex() or (moment.dtype is torch.uint8) != packed:
         raise ValueError(
             f"{name} has dtype {moment.dtype}, the parameter {param.dtype}: the checkpoint belongs to another model"
         )
@@ -159,8 +161,20 @@ def _restore_entry(entry: dict[str, Any], param: Tensor, group: dict[str, Any]) 
     restored = {"step": entry["step"].to(step_device(group, param), copy=True)}
     for name in sorted(_MOMENTS & entry.keys()):
         dtype = first if name == "exp_avg" else second
-        moment = shard_like(entry[name].to(param.device, dtype, copy=True), param)
-        if type(moment) is Tensor and moment.stride() != param.stride():
+        moment = entry[name].to(param.device, copy=True)
+        if dtype is not torch.uint8:
+            moment = eightbit.unpack(moment, param, name != "exp_avg").to(dtype)
+        moment = shard_like(moment, param)
+        if dtype is torch.uint8 and moment.dtype is not dtype:
+            moment = _pack(moment, param, name != "exp_avg", int(entry["step"]))
+        if type(moment) is Tensor and dtype is not torch.uint8 and moment.stride() != param.stride():
             moment = torch.empty_like(param, dtype=dtype).copy_(moment)  # the memory order that the kernel needs
         restored[name] = moment
     return restored
+
+
+def _pack(moment: Tensor, param: Tensor, second: bool, step: int) -> Tensor:
+    packed = new_moment(param, torch.uint8)
+    shards = [tensor.to_local() if is_dtensor(tensor) else tensor for tensor in (packed, moment, param)]  # type: ignore[attr-defined]
+    eightbit.pack(shards[0], shards[1], second, noise(shards[2], step))
+    return packed

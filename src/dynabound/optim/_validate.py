@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -14,11 +14,15 @@ from dynabound import bounds
 from dynabound._checks import check_number, check_numbers
 from dynabound._rule import check
 from dynabound.optim import _fused
+from dynabound.optim._state import eightbit
 
 _FLAGS = ("amsbound", "maximize", "capturable", "differentiable", "debias", "sqrt_decay")
 PLAIN = (Tensor, torch.nn.Parameter)
 """The tensor types whose memory can be inspected; subclasses may have none of their own."""
-_STATE_DTYPES = {"bfloat16", "float32", "float64"}
+_STATE_DTYPES = {"8bit", "bfloat16", "float32", "float64"}
+
+
+StateDtype: TypeAlias = "torch.dtype | str | tuple[torch.dtype | str, torch.dtype | str] | None"
 
 
 class Options(TypedDict, total=False):
@@ -35,7 +39,7 @@ class Options(TypedDict, total=False):
     sqrt_decay: bool
     beta1_decay: float | str
     box: tuple[float, float] | None
-    state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None
+    state_dtype: StateDtype
     rounding: str
     release: float | None
 
@@ -148,12 +152,14 @@ def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | No
     if not _fits(grad, param):
         return f"({param.dtype}) has a gradient of dtype {grad.dtype}: convert it to the parameter's"
     for moment in moments:
-        if moment.layout is not torch.strided or moment.device != param.device or not _fits(moment, param):
+        packed = moment.dtype is torch.uint8
+        fits = _fits(moment, param) or (packed and param.dim() > 1)
+        if moment.layout is not torch.strided or moment.device != param.device or not fits:
             return (
                 f"({param.dtype}) has moments of dtype {moment.dtype} and layout {moment.layout} on {moment.device}: "
                 "they cannot be updated; construct a new optimizer, or load its state_dict"
             )
-        if moment.shape != param.shape:
+        if moment.shape != (eightbit.packed_shape(param.shape) if packed else param.shape):
             return (
                 f"has moments of shape {tuple(moment.shape)}: the parameter's shape has changed; "
                 "construct a new optimizer"
@@ -210,7 +216,13 @@ def _check_backends(group: dict[str, Any]) -> None:
         for other in ("foreach", "differentiable"):
             if group[other]:
                 raise ValueError(f"fused=True, {other}=True: the kernel does not support {other}; set one of them")
-    if group["differentiable"] and (group["rounding"] == "stochastic" or "bfloat16" in str(group["state_dtype"])):
+    if group["fused"] and "8bit" in _names(group["state_dtype"]):
+        raise ValueError(
+            f"fused=True, state_dtype={group['state_dtype']!r}: the kernels do not support 8 bits; leave fused=None"
+        )
+    if group["differentiable"] and (
+        group["rounding"] == "stochastic" or {"8bit", "bfloat16"} & _names(group["state_dtype"])
+    ):
         raise ValueError(
             f"differentiable=True, rounding={group['rounding']!r}, state_dtype={group['state_dtype']!r}: "
             "rounding has no derivative; leave rounding='nearest' and state_dtype=None"
@@ -223,6 +235,11 @@ def _check_backends(group: dict[str, Any]) -> None:
         )
     if group["foreach"] and group["differentiable"]:
         raise ValueError("foreach=True, differentiable=True: only the loop is differentiable; leave foreach=None")
+
+
+def _names(state_dtype: str | tuple[str, str] | None) -> set[str]:
+    """The names of a checked state_dtype."""
+    return {state_dtype} if isinstance(state_dtype, str) else set(state_dtype or ())
 
 
 def _lr(value: Any) -> float | Tensor:
@@ -250,7 +267,7 @@ def _state_dtype(value: Any) -> str | tuple[str, str] | None:
     pair = tuple(value) if isinstance(value, (tuple, list)) else (value, value)
     names = [str(dtype).removeprefix("torch.") if isinstance(dtype, torch.dtype) else dtype for dtype in pair]
     message = (
-        f"state_dtype={value!r}: must be None, or a torch dtype among {', '.join(sorted(_STATE_DTYPES))}, or a pair of "
+        f"state_dtype={value!r}: must be None, '8bit', or a torch dtype among bfloat16, float32, float64, or a pair of "
         "them, for the first and for the second moments"
     )
     if not all([isinstance(name, str) for name in names]):

@@ -18,9 +18,9 @@ from dynabound.bounds import Bounds
 from dynabound.optim import _state_dict, _validate
 from dynabound.optim._dispatch import BackendCall, dispatch
 from dynabound.optim._scalars import CurrentBounds, current_bounds
-from dynabound.optim._state import Lists, LossScaling, is_probe, new_state
+from dynabound.optim._state import Lists, LossScaling, eightbit, is_probe, new_state
 from dynabound.optim._state.release import is_released
-from dynabound.optim._validate import Options, normalize
+from dynabound.optim._validate import Options, StateDtype, normalize
 
 if TYPE_CHECKING:
     from dynabound.optim.training import StepInBackward
@@ -67,7 +67,8 @@ class AdaBound(Optimizer):
         beta1_decay: λ, for β₁ₜ = β₁λ^(t−1), or "harmonic", for β₁ₜ = β₁/t.
         box: (low, high), to project every parameter onto [low, high].
         state_dtype: dtype of the moments, or a pair for the first and the second. None: the parameter's, and float32
-            for bfloat16 and float16 parameters. Second moments in bfloat16 are rounded stochastically.
+            for bfloat16 and float16 parameters. Second moments in bfloat16 are rounded stochastically. "8bit": groups
+            of 32 numbers with a common scale, for matrices and larger tensors with 4,096 elements or more.
         rounding: of bfloat16 parameters: "nearest", or "stochastic", which lets them learn from updates that are too
             small for "nearest".
         release: free the second moments when the bounds have met: with 0 when they are equal, with a larger number when
@@ -110,7 +111,7 @@ class AdaBound(Optimizer):
         sqrt_decay: bool = False,
         beta1_decay: float | str = 1.0,
         box: tuple[float, float] | None = None,
-        state_dtype: torch.dtype | tuple[torch.dtype, torch.dtype] | None = None,
+        state_dtype: StateDtype = None,
         rounding: str = "nearest",
         release: float | None = None,
     ) -> None:
@@ -220,7 +221,7 @@ class AdaBound(Optimizer):
             exp_avg_sqs.append(state["exp_avg_sq"])
             if amsbound:
                 if "max_exp_avg_sq" not in state:  # the first step, or a warm start from plain Adam
-                    state["max_exp_avg_sq"] = state["exp_avg_sq"].clone()
+                    state["max_exp_avg_sq"] = eightbit.unpack(state["exp_avg_sq"], param, True).clone()
                 max_exp_avg_sqs.append(state["max_exp_avg_sq"])
 
     @overload

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dynabound._dtensor import full_tensor
+from dynabound.optim._state import eightbit
 
 Lists: TypeAlias = "tuple[list[Tensor], list[Tensor], list[Tensor], list[Any], list[Any], list[Tensor]]"
 """Parameters, gradients, first, second and largest second moments, step counts.
@@ -29,22 +30,33 @@ UNSCALED = LossScaling()
 
 def new_state(group: Mapping[str, Any], param: Tensor) -> dict[str, Tensor]:
     """The state before the first step: a step count and moments of 0."""
-    first, second = state_dtypes(group, param)
-    return {
-        "step": torch.zeros((), dtype=torch.int64, device=step_device(group, param)),
-        "exp_avg": torch.zeros_like(param, dtype=first, memory_format=torch.preserve_format),
-        "exp_avg_sq": torch.zeros_like(param, dtype=second, memory_format=torch.preserve_format),
-    }
+    state = {"step": torch.zeros((), dtype=torch.int64, device=step_device(group, param))}
+    for name, dtype in zip(("exp_avg", "exp_avg_sq"), state_dtypes(group, param), strict=True):
+        state[name] = new_moment(param, dtype)
+    return state
+
+
+def new_moment(param: Tensor, dtype: torch.dtype) -> Tensor:
+    """A moment of 0 in the memory order of ``param``, or in 8 bits."""
+    if dtype is torch.uint8:
+        return eightbit.zeros(param)
+    return torch.zeros_like(param, dtype=dtype, memory_format=torch.preserve_format)
 
 
 def state_dtypes(group: Mapping[str, Any], param: Tensor) -> tuple[torch.dtype, torch.dtype]:
-    """The dtypes of the first and the second moments: the parameter's and at least float32, if nothing was chosen."""
+    """The dtypes of the first and the second moments: the parameter's and at least float32, if nothing was chosen.
+
+    uint8 stands for 8 bits. AMSBound then has second moments in bfloat16: in 8 bits, noise would raise the maximum.
+    """
     chosen = group["state_dtype"]
     pair = (chosen, chosen) if isinstance(chosen, str) else chosen
+    default = torch.promote_types(param.dtype, torch.float32)
     if pair is None:
-        dtype = torch.promote_types(param.dtype, torch.float32)
-        return dtype, dtype
-    first, second = [getattr(torch, name) for name in pair]
+        return default, default
+    eight = torch.uint8 if eightbit.applies(param) else default
+    first, second = [eight if name == "8bit" else getattr(torch, name) for name in pair]
+    if second is torch.uint8 and group["amsbound"]:
+        second = torch.bfloat16
     return (first.to_complex(), second.to_complex()) if param.is_complex() else (first, second)
 
 

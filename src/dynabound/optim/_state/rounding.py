@@ -1,11 +1,11 @@
-"""Stochastic rounding of results to bfloat16: the same noise in every backend, without a generator and without state.
+"""Stochastic rounding of results: the same noise in every backend, without a generator and without state.
 
 The noise of an element is a hash of the step that is made (counted from 1), of the tensor's number of elements, and of
 the element's index in memory order, all modulo 2³²::
 
     noise = mix(index ^ mix(step ^ mix(count)))
 
-Its high 16 bits round the second moment, its low 16 bits the parameter. A float32 becomes a bfloat16 by adding the 16
+Its high 16 bits round the second moment, its low 16 bits the parameter; :mod:`.eightbit` has more. A float32 becomes a bfloat16 by adding the 16
 bits to its lower half, which is then cut off: of two neighbours, each is chosen with the probability that makes the
 result unbiased; exact values, infinities and NaN stay what they are.
 
@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from dynabound.optim._state import eightbit
 
 
 def mix(x: Any) -> Any:
@@ -56,8 +58,9 @@ def round_to_bfloat16(x: Tensor, bits: Tensor) -> Tensor:
 def write_back(stored: Sequence[Tensor], results: Sequence[Tensor], step: Tensor, stochastic: bool) -> None:
     """Copy what was computed to a parameter, its moments and its largest second moment, after ``step`` steps.
 
-    A second moment in bfloat16 is rounded stochastically: to nearest, 0.999·v would be v. The largest is rounded to
-    nearest, because noise in a maximum only ever raises it; so are, unless ``stochastic``, parameters.
+    Moments in 8 bits and a second moment in bfloat16 are rounded stochastically: to nearest, 0.999·v would be v. The
+    largest is rounded to nearest, because noise in a maximum only ever raises it; so are, unless ``stochastic``,
+    parameters.
     """
     shifts = {
         index: shift
@@ -66,9 +69,12 @@ def write_back(stored: Sequence[Tensor], results: Sequence[Tensor], step: Tensor
     }
     if not stochastic:
         shifts.pop(0, None)
-    bits = noise(stored[0], step + 1) if shifts else step
+    packed = any([tensor.dtype is torch.uint8 for tensor in stored])
+    bits = noise(stored[0], step + 1) if shifts or packed else step
     for index, (tensor, result) in enumerate(zip(stored, results, strict=True)):
-        if index in shifts:
+        if tensor.dtype is torch.uint8:
+            eightbit.pack(tensor, result, index > 1, bits)
+        elif index in shifts:
             tensor.copy_(round_to_bfloat16(result, (bits >> shifts[index]) & 0xFFFF))
         elif result is not tensor:
             tensor.copy_(result)
