@@ -56,10 +56,10 @@ def main():
     parser.add_argument("--elements", type=int, default=50_000_000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repetitions", type=int, default=15)
-    parser.add_argument("--resnet34", action="store_true", help="ResNet-34's tensors instead of one large tensor")
+    parser.add_argument("--resnet34", action="store_true", help="ResNet-34's tensors instead of one large matrix")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    shapes = [(args.elements,)]
+    shapes = [(args.elements // 1024, 1024)]
     if args.resnet34:
         shapes = [tuple(param.shape) for param in ResNet34().parameters()]
     optimizers = {"torch.optim.Adam(fused=True)": make(torch.optim.Adam, shapes, torch.float32, fused=True)}

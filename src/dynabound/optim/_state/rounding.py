@@ -5,7 +5,7 @@ the element's index in memory order, all modulo 2³²::
 
     noise = mix(index ^ mix(step ^ mix(count)))
 
-Its high 16 bits round the second moment, its low 16 bits the parameter; :mod:`.eightbit` has more. A float32 becomes a bfloat16 by adding the 16
+Its high 16 bits round the second moment, its low 16 bits the parameter. A float32 becomes a bfloat16 by adding the 16
 bits to its lower half, which is then cut off: of two neighbours, each is chosen with the probability that makes the
 result unbiased; exact values, infinities and NaN stay what they are.
 
