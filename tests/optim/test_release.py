@@ -132,3 +132,31 @@ def test_a_failed_step_frees_nothing(backend):
     with pytest.raises(RuntimeError, match="sparse"):
         optimizer.step()
     assert "exp_avg_sq" in optimizer.state[optimizer.param_groups[0]["params"][0]]
+
+
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+def test_torchs_distributed_checkpoint_loads_it_partially(tmp_path):
+    """A new optimizer has second moments, of 0, for which the checkpoint has none: its next step frees them."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+    from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+
+    def train(model, optimizer, steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4)).square().sum().backward()
+            optimizer.step()
+
+    models = [torch.nn.Linear(4, 4) for _ in range(2)]
+    optimizers = [AdaBound(model.parameters(), release=0, **LINEAR) for model in models]
+    train(models[0], optimizers[0], 60)
+    weights, state = get_state_dict(models[0], optimizers[0])
+    checkpoint.save(dict(weights=weights, state=state), checkpoint_id=tmp_path, no_dist=True)
+    weights, state = get_state_dict(models[1], optimizers[1])
+    planner = DefaultLoadPlanner(allow_partial_load=True)
+    checkpoint.load(dict(weights=weights, state=state), checkpoint_id=tmp_path, planner=planner, no_dist=True)
+    set_state_dict(models[1], optimizers[1], model_state_dict=weights, optim_state_dict=state)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, 5)
+        assert [entry.keys() for entry in optimizer.state.values()] == [{"step", "exp_avg"}] * 2
+    assert torch.equal(models[0].weight, models[1].weight)

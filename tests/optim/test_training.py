@@ -42,7 +42,15 @@ def train(net, optimizer, scheduler, steps, seed=1):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, dict(amsbound=True, weight_decay=0.1), dict(foreach=True), dict(foreach=False), dict(capturable=True)],
+    [
+        {},
+        dict(amsbound=True, weight_decay=0.1),
+        dict(foreach=True),
+        dict(foreach=False),
+        dict(capturable=True),
+        dict(state_dtype=torch.bfloat16),
+        dict(bounds="linear", gamma=0.1, release=0),
+    ],
     ids=str,
 )
 def test_a_step_in_backward_is_the_usual_step_bit_for_bit(options):
@@ -109,6 +117,7 @@ def test_the_peak_of_memory():
     """Parameters, two moments and one gradient of 16, in float32, and a few small tensors: 3 + 1/16 times 4 bytes."""
     assert 16 <= peak_of_training(in_backward=False) < 16.2  # the test sees all that is there
     assert 12 <= peak_of_training(in_backward=True) <= 12.8
+    assert 8 <= peak_of_training(in_backward=True, state_dtype=torch.bfloat16) <= 8.8
 
 
 def test_what_needs_all_gradients_raises():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from itertools import pairwise
 from typing import Any, TypeAlias, cast
 
@@ -71,7 +71,7 @@ def _choose_scan(params: list[Tensor], group: Mapping[str, Any], capture: bool) 
     gpu = group["fused"] and not _fused.gpu_failure and any([param.device.type in _fused.GPUS for param in params])
     if unused or (capture and not gpu):
         return _find_none
-    return (lambda *lists: _fused._kernel.scan(*lists, True, capture)) if gpu else _fused._kernel.scan
+    return partial(launch.scan, capture) if gpu else _fused._kernel.scan
 
 
 def _make_call(

@@ -9,8 +9,9 @@
  *     rate  = clip(step_size / (sqrt(v) + eps), lower, upper)
  *     p     = clip(shrink * p - rate * m, low, high)
  *
- * as in _loop.py. A bfloat16 second moment is rounded stochastically, a bfloat16 parameter if that was asked for, with the
- * noise of _state/rounding.py; the rest is rounded to nearest. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
+ * as in _loop.py. Where the bounds have met there may be no v: the rate is then the lower bound. A bfloat16 second moment
+ * is rounded stochastically, and if asked for a bfloat16 parameter, with the noise of _state/rounding.py; the rest is
+ * rounded to nearest. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
  * limited API, no torch headers: one binary works with every torch and every Python.
  * Floating-point contraction is off (see setup.py): all instruction sets and thread counts give the same bits.
  */
@@ -48,7 +49,7 @@ typedef struct {
     const void *g;
     Py_ssize_t count;
     int64_t *step;
-    int kind, ams; /* ams: AMSBound, or RELEASED: there is no second moment any more, the learning rate is the lower bound */
+    int kind, ams; /* ams: whether AMSBound, or RELEASED, where there is no second moment any more */
 } Tensor;
 enum { RELEASED = 2 };
 
@@ -457,7 +458,8 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Place place, Tensor *ou
         (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
                  overlap(&v, &vmax, out->count))))
         return -1; /* the bodies' pointers are restrict */
-    out->p = p.data, out->g = g.data, out->m = m.data, out->v = released ? NULL : v.data, out->vmax = ams ? vmax.data : NULL;
+    out->p = p.data, out->g = g.data, out->m = m.data;
+    out->v = released ? NULL : v.data, out->vmax = ams ? vmax.data : NULL;
     out->step = s.data, out->ams = released ? RELEASED : ams;
     for (int kind = 0; kind < KIND_COUNT; kind++)
         if (same_type(&KINDS[kind].p, &p.dtype) && same_type(&KINDS[kind].m, &m.dtype) &&

@@ -18,7 +18,7 @@ AMD = {"gfx942": GPUTarget("hip", "gfx942", 64)}
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
 F32, F64, F16, BF16 = tl.float32, tl.float64, tl.float16, tl.uint16
 
-# Types of parameter, first and second moment, stochastic rounding; AMSBound, or 2: released; bytes per element; registers.
+# Types of parameter, first and second moment, stochastic rounding; AMSBound, 2: released; bytes per element; registers.
 KINDS = {
     "float32": ((F32, F32, F32, False), False, 28, 64),
     "float32 AMSBound": ((F32, F32, F32, False), True, 36, 80),

@@ -53,7 +53,6 @@ def test_a_suggestion_is_made_once_and_used(study, tmp_path):
         {"lr": found.lr, "final_lr": found.final_lr, "gamma": found.gamma}, rel=5e-3
     )  # three digits are kept
     assert defaults == spec
-    assert found.gamma == pytest.approx(0.01 / 200)
     (path,) = (tmp_path / "suggestions").iterdir()
     assert json.loads(path.read_text())["spec"] == json.loads(spec.to_json())
 

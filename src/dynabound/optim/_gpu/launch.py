@@ -28,6 +28,13 @@ _DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "f
 _Found = TypeVar("_Found")
 
 
+def scan(capture: bool, *lists: list[Tensor]) -> tuple[list[tuple[int, Any] | None], bytes]:
+    """The scan of the C kernel, without the formats of the state that only the C kernel has."""
+    p, g, m, v, vmax, steps = lists
+    found, entries = _fused._kernel.scan(p, g, m, v, vmax, steps, True, capture)
+    return [key if exp_avg.dtype in _DTYPES else None for key, exp_avg in zip(found, m, strict=True)], entries
+
+
 def computes_scalars(device: torch.device, group: Mapping[str, Any]) -> bool:
     """Whether :func:`update` can compute the scalars where the step counts are, on the GPU; in float64."""
     return device.type == "cuda" and not callable(group["bounds"])
@@ -48,7 +55,7 @@ def update(
     """
     params, _, exp_avgs, exp_avg_sqs, max_exp_avg_sqs, steps = lists
     device, capture = params[0].device, group["capturable"]
-    entries = entries or _fused._kernel.scan(*lists, True, capture)[1]
+    entries = entries or scan(capture, *lists)[1]
     scales = [None if tensor is None else tensor.to(device) for tensor in scaling]
     released = exp_avg_sqs[0] is None
     types = [params[0].dtype, exp_avgs[0].dtype, (exp_avgs if released else exp_avg_sqs)[0].dtype]
