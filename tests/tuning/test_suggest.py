@@ -134,7 +134,7 @@ def test_sgd_has_to_gain_a_fiftieth_of_adam_s_decrease(found: Suggestion) -> Non
     """Every batch of the trial lower than Adam's by the same share of Adam's decrease."""
     adam = decide.best_of(found.trials, "lr")
     decrease, _ = decide.difference(decide.start_of(found.start, adam), adam.judged())
-    for share, lower in ((0.015, False), (0.025, True)):
+    for share, lower in ((0.008, False), (0.012, True)):
         other = replace(adam, kind="closing", losses=tuple(loss - share * decrease for loss in adam.losses))
         assert decide.is_lower(found.start, other, adam) == lower
 

@@ -60,7 +60,7 @@ def dispatch(
         separate = backend == "foreach" and (packed or _lose_updates(part, lists[0], dtype))
         for some in [[index] for index in part] if separate else [part]:
             chosen = _choose(lists, some)
-            some_entries = None if rescan else _fused.choose(entries, some)
+            some_entries = _fused.choose(entries, some) if entries and not rescan else None
             calls.append(_make_call(backend, count, chosen, some_entries, group, lr, dtype, scaling))
     if sharded:
         calls.append((increment_version, (sharded,)))  # the update itself increments the local shards' versions only

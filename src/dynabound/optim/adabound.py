@@ -270,9 +270,10 @@ class AdaBound(Optimizer):
             for group in groups:
                 lists: Lists = ([], [], [], [], [], [])
                 self._init_group(group, *lists)
-                calls += dispatch(lists, group, rescan, scaling)
-                if calls and None in lists[3]:
-                    calls.append((self._release, (lists,)))
+                made = dispatch(lists, group, rescan, scaling)
+                if made and any([exp_avg_sq is None for exp_avg_sq in lists[3]]):
+                    made.append((self._release, (lists,)))
+                calls += made
         except Exception:
             while len(self.state) > known:
                 self.state.popitem()

@@ -27,7 +27,7 @@ LOWEST, HIGHEST = 1e-6, 10.0
 HORIZON = 1 / 3
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. Between trials and runs of small tasks it was between 0 and 0.7, in the mean about 1/3."""
-MARGIN = 0.02
+MARGIN = 0.01
 """Of the decrease at Adam's best rate: the smallest gain for which bounds close around a rate of SGD."""
 KEEPS_UP = 0.9
 """Of that decrease: what SGD must reach in its first trial, otherwise no more of its rates are tried."""

@@ -126,8 +126,8 @@ def _squares(values: Values) -> tuple[float, int]:
 
 
 def _add(parts: Iterable[tuple[float, int]]) -> tuple[float, int]:
-    squares, freedoms = zip(*parts, strict=True)
-    return sum(squares), sum(freedoms)
+    found = list(parts)
+    return sum(squares for squares, _ in found), sum(freedom for _, freedom in found)
 
 
 def _welch(value: float, weighted: Sequence[tuple[float, Values]]) -> Estimate:
