@@ -274,8 +274,9 @@ def _base(learning_rate: Any, base_learning_rate: float | None) -> float:
         try:
             return peak(lambda step: ops.convert_to_numpy(schedule(step)))
         except Exception as error:  # of user code: a table of rates, for example, ends somewhere
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise ValueError(
-                f"base_learning_rate=None: the schedule cannot be evaluated to find its peak ({error!r}); give the peak"
+                f"base_learning_rate=None: the schedule cannot be evaluated to find its peak ({reason}); give the peak"
             ) from error
     if callable(learning_rate):
         raise ValueError(

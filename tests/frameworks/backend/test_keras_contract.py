@@ -206,7 +206,8 @@ class Table(keras.optimizers.schedules.LearningRateSchedule):
 
 
 def test_a_schedule_without_an_end_to_search_needs_its_peak():
-    with pytest.raises(ValueError, match=r"base_learning_rate=None: .*IndexError.*; give the peak"):
+    # JAX, which compiles the schedule, cannot even begin to index.
+    with pytest.raises(ValueError, match=r"base_learning_rate=None: .*(Index|Concretization\w*)Error.*; give the peak"):
         AdaBound(Table())
     assert AdaBound(Table(), base_learning_rate=1e-2).base_learning_rate == 1e-2
 
