@@ -128,6 +128,9 @@ def check(views, shared, dtype, gradient, options, threads, level, seed):
     tolerance = TOLERANCES[dtype.to_real()]
     if dtype.itemsize == 2:  # several updates may cancel: then a unit in the last place of the start is the limit
         tolerance = {**tolerance, "atol": 8 * tolerance["atol"]}
+    if any(each["exp_avg"].dtype == torch.bfloat16 for each in state.values()):
+        # Moments that differ by a unit of float32 may be rounded apart: 2⁻⁷ of a step.
+        tolerance = {**tolerance, "atol": max(tolerance["atol"], options["lr"] * 2**-7)}
     torch.testing.assert_close(memory, expected, **tolerance)
     for ours, theirs in zip(state.values(), expected_state.values(), strict=True):
         assert ours["step"] == theirs["step"] == 2
