@@ -51,7 +51,7 @@ def test_train_suggests_first_and_stores_the_numbers(found, tmp_path):
 
 def test_json_has_the_trials_and_the_command():
     told = json.loads(run("suggest", *SMALL, "--steps=150", "--json").stdout)
-    assert {trial["kind"] for trial in told["trials"]} <= {"lr", "final_lr", "closing", "wide"}
+    assert {trial["kind"] for trial in told["trials"]} <= {"lr", "final_lr", "closing", "falling"}
     told = json.loads(run("suggest", *SMALL, "--steps=150", "--finish=sgd", "--json").stdout)
     assert told["trials"][-1]["kind"] == "late"
     assert told["command"].startswith("dynabound train digits --hidden 8")

@@ -93,7 +93,7 @@ def test_options_are_arguments_of_the_optimizer():
 
 
 def test_errors():
-    with pytest.raises(ValueError, match="steps=10: must be an integer >= 88"):
+    with pytest.raises(ValueError, match="steps=10: must be an integer >= 84"):
         suggest(jnp.zeros(8), line, LINE, 10)
     with pytest.raises(TypeError, match=r"beta1=0\.9: suggest takes the options b1, b2"):
         suggest(jnp.zeros(8), line, LINE, 200, beta1=0.9)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dynabound import AdaBound, AMSBound
+from dynabound import AdaBound, AMSBound, bounds
 from dynabound.tuning import SuggestError, Suggestion, Trial, decide, suggest
 from helpers.regression import examples, mse, regression
 
@@ -60,22 +60,24 @@ def test_sgd_s_rate_follows_the_curvature_of_a_quadratic(curvature: float) -> No
     assert found.gamma * 600 == pytest.approx(1, rel=5e-3)
 
 
-def test_wide_bounds_are_around_the_mean_of_adam_s_rates() -> None:
+def test_the_upper_bound_falls_to_the_mean_of_adam_s_rates_for_a_longer_run() -> None:
     """With gradients ±1 and √v = 1 everywhere, the mean of lr/√v is lr."""
 
     def loss(model: Point, sign: Tensor) -> Tensor:
         return model.x.abs().sum() + 0 * sign
 
     found = suggest(Point(), loss, torch.ones(50), steps=600, finish="adam")
-    assert found.final_lr == pytest.approx(found.lr, rel=1e-2)
-    assert found.gamma * 600 == pytest.approx(0.01, rel=5e-3)
+    assert found.gamma * 600 == pytest.approx(0.1, rel=5e-3)
+    _, upper = bounds.evaluate("harmonic", found.gamma, 600)
+    assert found.final_lr * upper == pytest.approx(found.lr * (50 / 600) ** (1 / 3), rel=1e-2)
 
 
-def test_lr_falls_with_the_length_of_the_run(found: Suggestion) -> None:
+def test_the_bound_falls_further_in_a_longer_run(found: Suggestion) -> None:
     model, batches = regression()
     longer = suggest(model, mse, batches, steps=8 * 280, budget=int(1.4 * 280))
     assert longer.trials[0] == found.trials[0]
-    assert longer.lr == pytest.approx(found.lr / 2, rel=0.01)
+    assert longer.lr == found.lr
+    assert longer.final_lr == pytest.approx(found.final_lr / 2, rel=0.01)
 
 
 def test_bounds_close_where_sgd_ends_lower() -> None:
@@ -96,7 +98,7 @@ def test_bounds_close_where_sgd_ends_lower() -> None:
     assert found.gamma * 500 == pytest.approx(10, rel=5e-3)
     assert "AdaBound has an advantage over Adam here" in str(found)
     with pytest.warns(UserWarning, match="lr: the best rate"):
-        assert suggest(Far(), loss, noise, steps=500, lr=3.0, finish="adam").trials[-1].kind == "wide"
+        assert suggest(Far(), loss, noise, steps=500, lr=3.0, finish="adam").trials[-1].kind == "falling"
 
 
 def test_rates_scale_as_they_must_with_the_loss() -> None:
@@ -225,7 +227,7 @@ def test_repeats_use_other_batches() -> None:
     model, batches = regression(number=40)
     found = suggest(model, mse, batches, steps=100, repeats=2)
     assert {trial.repeat for trial in found.trials} == {0, 1}
-    assert len(set(found.start)) == len(found.start) == 24
+    assert len(set(found.start)) == len(found.start) == 2 * (140 // 12)
     assert found.cost <= 400
 
 
@@ -245,8 +247,8 @@ def test_errors_are_clear() -> None:
     model, batches = regression()
     zero = torch.zeros((), requires_grad=True)
     cases: list[tuple[Any, type[Exception], str]] = [
-        (dict(steps=87), ValueError, "steps=87: must be an integer >= 88"),
-        (dict(budget=10), ValueError, "budget=10: must be an integer >= 88"),
+        (dict(steps=83), ValueError, "steps=83: must be an integer >= 84"),
+        (dict(budget=10), ValueError, "budget=10: must be an integer >= 84"),
         (dict(repeats=0), ValueError, "repeats=0"),
         (dict(steps=math.nan), ValueError, "steps=nan: must be an integer"),
         (dict(steps=400.5), ValueError, "steps=400.5: must be an integer"),
@@ -291,6 +293,17 @@ def test_a_loss_that_never_decreases_is_an_error() -> None:
     nn.init.zeros_(model.bias)
     batches = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(50)]
     with pytest.raises(SuggestError, match="the loss never decreases"):
+        suggest(model, mse, batches, steps=100)
+
+
+def test_a_decrease_that_may_be_chance_is_noted() -> None:
+    """As above, but the first weights are a little off, and batches differ by much more."""
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1)
+    nn.init.constant_(model.weight, 0.2)
+    nn.init.zeros_(model.bias)
+    batches = [(torch.randn(4, 3), torch.randn(4, 1)) for _ in range(50)]
+    with pytest.warns(UserWarning, match=r"the loss decreases by [0-9.]+ ± [0-9.]+ only in trials"):
         suggest(model, mse, batches, steps=100)
 
 
@@ -371,7 +384,7 @@ def test_a_recurrent_state_of_nan_is_an_error_that_names_reset() -> None:
 
     def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
         nonlocal carried
-        carried = math.nan if next(calls) == 56 else carried  # within the third trial
+        carried = math.nan if next(calls) == 50 else carried  # within the third trial
         return mse(model, batch) + carried
 
     def reset() -> None:

@@ -3,11 +3,11 @@
 A trial is a short run with constant settings, from the model's weights, on the same batches as all others. It is judged
 by the mean loss of its last third, or of validation batches.
 
-* ``lr``: the best rate of trials of Adam, times (length of a trial / length of the run)^:data:`HORIZON`.
-* Bounds: wide ones that clip extreme rates only, around the mean of Adam's rates α/√v. If SGD's loss decreases about
-  as fast as Adam's, AdaBound is also tried with bounds that close around the best rate of SGD. They are chosen if it
-  ends lower than Adam, significantly and by :data:`MARGIN`.
-* ``final_lr``: the mean of Adam's rates, or the best rate of SGD, in the same proportion to trials as ``lr``.
+* ``lr``: the smallest rate of Adam that is as good as the best in trials, but for :data:`MARGIN`.
+* Bounds: the upper one falls as 1/t, from far above Adam's rates α/√v to what their mean should be in a longer run:
+  (length of a trial / length of the run)^:data:`HORIZON` of it.
+* If SGD's loss decreases about as fast as Adam's, AdaBound is also tried with bounds that close around the best rate of
+  SGD. They are chosen if it ends lower than Adam, significantly and by :data:`MARGIN`.
 """
 
 from __future__ import annotations
@@ -28,13 +28,16 @@ HORIZON = 1 / 3
 """The best constant rate does not depend on the number of steps T where the loss is smooth, and falls as T^(−1/2) where
 gradients are noisy. Between trials and runs of small tasks it was between 0 and 0.7, in the mean about 1/3."""
 MARGIN = 0.01
-"""Of the decrease at Adam's best rate: the smallest gain for which bounds close around a rate of SGD."""
+"""Of the decrease at Adam's best rate: smaller differences do not count. For them ``lr`` does not become larger, and
+bounds do not close around a rate of SGD."""
+NEAR = 0.05
+"""Of that decrease: how much worse a rate must be, so that smaller ones are not tried. Losses can have two valleys."""
 KEEPS_UP = 0.9
 """Of that decrease: what SGD must reach in its first trial, otherwise no more of its rates are tried."""
-SPEEDS = {"wide": 0.01, "closing": 10.0, "late": 1.0}
-"""γ·steps of AdaBound's trials and of the run. wide: at the end of the run the bounds are a factor of 100 from
-``final_lr``: nearly Adam. closing: a factor of 2 after a tenth of the run, and 10 % at its end. late: a factor of 2 at
-its end, for finish="sgd"."""
+SPEEDS = {"falling": 0.1, "closing": 10.0, "late": 1.0}
+"""γ·steps of AdaBound's trials and of the run. falling: at the end of the run the bounds are still a factor of 11 from
+``final_lr``, so that the lower one lifts no rate. closing: a factor of 2 after a tenth of the run, and 10 % at its end.
+late: a factor of 2 at its end, for finish="sgd"."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +46,8 @@ class Trial:
 
     kind: str
     """What it tries. "lr": a rate of Adam. "final_lr": a rate of SGD with averaged momentum. "closing", "late": bounds
-    of AdaBound that close around the best rate of SGD. "wide": wide bounds around the mean of Adam's rates α/√v.
-    The one that was chosen is the last trial."""
+    of AdaBound that close around the best rate of SGD. "falling": an upper bound that falls below the mean of Adam's
+    rates α/√v. The one that was chosen is the last trial."""
     rate: float
     """``lr`` for "lr", ``final_lr`` for the others."""
     losses: tuple[float, ...]
@@ -109,10 +112,12 @@ def explore(
     most: int,
     lowest: float = 0.0,
     highest: float = math.inf,
+    near: float = 0.0,
 ) -> dict[float, float]:
     """Trial upwards from ``first`` until the loss rises, then downwards until it rises: at most ``most`` trials.
 
-    If the loss is above ``start``, that of the untrained model, the rate is too large: only downwards.
+    If the loss is above ``start``, that of the untrained model, the rate is too large: only downwards. There a loss
+    above the least one by at most ``near`` of the decrease does not count as risen.
 
     >>> valley = lambda rate: abs(math.log10(rate) - 2)
     >>> [round(rate) for rate in explore(valley, 1.0, start=5.0, most=9)]
@@ -123,7 +128,10 @@ def explore(
         rate *= FACTOR
         scores[rate] = trial(rate)
     rate = first
-    while len(scores) < most and not min(scores.values()) < min(start, scores[rate]) and 1.01 * rate / FACTOR > lowest:
+    while len(scores) < most and 1.01 * rate / FACTOR > lowest:
+        least = min(scores.values())
+        if least < start and scores[rate] > (least + near * (start - least) if near else least):
+            break
         rate /= FACTOR
         scores[rate] = trial(rate)
     return scores
@@ -152,6 +160,33 @@ def best_rate(scores: Scores) -> float:
     return float(best * (rates[index + 1] / best) ** shift)
 
 
+def shorter(length: int, steps: int) -> float:
+    """By how much the best constant rate is smaller in a run of ``steps`` than in a trial.
+
+    >>> shorter(30, 240)
+    0.5
+    """
+    return float((length / steps) ** HORIZON)
+
+
+def smallest_rate(scores: Scores, start: float) -> float:
+    """The smallest rate at which the loss decreases as far as at the best one, but for :data:`MARGIN`; interpolated.
+
+    >>> round(smallest_rate({0.01: 2.02, 0.1: 2.0, 1.0: 2.1}, start=3.0), 3)
+    0.032
+    """
+    rates = sorted(scores)
+    best = min(scores.values())
+    enough = best + MARGIN * (start - best)
+    index = rates.index(min(rates, key=scores.__getitem__))
+    while index and scores[rates[index - 1]] <= enough:
+        index -= 1
+    if index == 0:
+        return rates[0]
+    below, above = rates[index - 1 : index + 1]
+    return float(above * (below / above) ** ((enough - scores[above]) / (scores[below] - scores[above])))
+
+
 def best_of(trials: Sequence[Trial], kind: str) -> Trial:
     """The trial of a kind with the lowest score."""
     return min((trial for trial in trials if trial.kind == kind), key=score)
@@ -175,22 +210,22 @@ def keeps_up(start: Sequence[float], sgd: Trial, adam: Trial) -> bool:
 def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: slice = slice(None)) -> Decision:
     """The answer from the trials of one repeat; its two rates are judged by ``part`` of the losses."""
     adam, shown = best_of(trials, "lr"), trials[-1]
-    is_sgd, speed = shown.kind != "wide", SPEEDS[shown.kind]
+    is_sgd, speed = shown.kind != "falling", SPEEDS[shown.kind]
     length = len(adam.losses)
-    shorter = (length / steps) ** HORIZON
+    factor = shorter(length, steps)
     tried = {kind: {trial.rate: score(trial, part) for trial in trials if trial.kind == kind}
              for kind in ("lr", "final_lr")}  # fmt: skip
-    lr = best_rate(tried["lr"]) * shorter
-    final_lr = best_rate(tried["final_lr"]) * shorter if is_sgd else shown.rate / adam.rate * lr
-    times = f"times ({length}/{steps})^{HORIZON:.2g}, because a longer run needs a smaller rate."
-    decreased = f"from {_digits(start_of(start, adam), adam)}"
+    lr = smallest_rate(tried["lr"], statistics.fmean(start_of(start, adam))) * (factor if is_sgd else 1)
+    final_lr = best_rate(tried["final_lr"]) * factor if is_sgd else shown.rate / adam.rate * lr
+    longer = f"({length}/{steps})^{HORIZON:.2g}, because a longer run needs a smaller rate"
     reasons = {
-        "lr": f"in {length} steps Adam's loss decreased most at {adam.rate:.3g}, {decreased}. Chosen: "
-        f"{_vertex(tried['lr'])}, {times}",
-        "final_lr": _why_sgd(trials, tried["final_lr"], times) if is_sgd else _why_adam(trials),
+        "lr": f"in {length} steps Adam's loss decreased most at {adam.rate:.3g}, from "
+        f"{_digits(start_of(start, adam), adam)}. Chosen: the smallest rate that is as good, but for {MARGIN:.0%} of "
+        f"the decrease{f', times {longer}' if is_sgd else ''}.",
+        "final_lr": _why_sgd(trials, tried["final_lr"], longer) if is_sgd else _why_adam(trials, longer),
     }
     reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.3g} from "
-    reasons["gamma"] += "final_lr." if is_sgd else "final_lr, so that they clip extreme rates only: nearly Adam."
+    reasons["gamma"] += "final_lr." if is_sgd else "final_lr: Adam with a learning rate that the upper one lowers."
     reasons["compared"] = _compare(start, shown, adam)
     return Decision(lr, final_lr, speed / steps, reasons)
 
@@ -208,16 +243,16 @@ def _digits(before: Sequence[float], trial: Trial) -> str:
     return f"{begin:.{digits}g} to {end:.{digits}g}"
 
 
-def _why_sgd(trials: Sequence[Trial], scores: Scores, times: str) -> str:
+def _why_sgd(trials: Sequence[Trial], scores: Scores, longer: str) -> str:
     best = best_of(trials, "final_lr")
     return (
         f"in {len(best.losses)} steps of SGD with averaged momentum the loss was lowest at {best.rate:.3g}, "
-        f"{score(best):.4g}. Chosen: {_vertex(scores)}, {times}"
+        f"{score(best):.4g}. Chosen: {_vertex(scores)}, times {longer}."
     )
 
 
-def _why_adam(trials: Sequence[Trial]) -> str:
-    why = "the mean of Adam's rates lr/√v in its best trial, in proportion to lr."
+def _why_adam(trials: Sequence[Trial], longer: str) -> str:
+    why = f"the upper bound falls to the mean of Adam's rates lr/√v times {longer}."
     closing = [trial for trial in trials if trial.kind == "closing"]
     behind = [trial for trial in trials if trial.kind == "final_lr" and not closing]
     for trial in closing:

@@ -24,7 +24,7 @@ __all__ = ["LearningRateSuggestion", "Suggestion", "scaled_groups"]
 _LOSSES = ("losses", "validation")
 _SHOWN = {
     "lr": {"lr": "Adam"},
-    "final_lr": {"final_lr": "SGD", "closing": "AdaBound, closing", "late": "AdaBound, late", "wide": "AdaBound"},
+    "final_lr": {"final_lr": "SGD", "closing": "AdaBound, closing", "late": "AdaBound, late", "falling": "AdaBound"},
 }
 """The trials that the figure shows: kinds and labels, for each of the rates."""
 
@@ -186,7 +186,7 @@ class Suggestion:
             axes.axhline(untrained, color="#999999", linestyle=":", label="untrained")
             axes.axvline(getattr(self, name), color="#D55E00", label=f"chosen: {getattr(self, name):.3g}")
             axes.set(xscale="log", xlabel=name, ylabel=f"loss after {len(adam.losses)} steps")
-            ticks = sorted(self.scores(name)) or sorted(self.scores("wide"))
+            ticks = sorted(self.scores(name)) or sorted(self.scores("falling"))
             axes.set_xticks(ticks, [f"{rate:.2g}" for rate in ticks])  # powers of ten may all lie outside
             axes.tick_params(axis="x", which="minor", labelbottom=False)
             axes.legend(fontsize=7)

@@ -238,7 +238,8 @@ def param_groups(model: nn.Module, params: Iterable[Any] | None) -> list[dict[st
     for group in chosen:
         for name in _RATES:
             if name in group:
-                raise ValueError(f"params: a group sets {name}={group[name]!r}; leave it out, suggest finds it")
+                raise ValueError(f"params: a group sets {name}={group[name]!r}; leave it out, suggest finds it. "
+                                 "AdaBound adds it to the groups that it is given: call suggest before")  # fmt: skip
     if len({"lr" in group for group in chosen}) > 1:
         raise ValueError("params: either all groups set lr, so that their ratios are kept, or none")
     # torch accepts single tensors, iterators and named parameters; its optimizer resolves them.

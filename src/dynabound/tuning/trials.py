@@ -21,8 +21,8 @@ ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 
 _BUDGET, _SHARE = 600, 1.4  # training steps, at most; and at most this share of the steps of the run
-_UNITS = 11  # the trials that a budget is for
-_FEWEST_STEPS = 8  # of a trial
+_UNITS = 12  # the trials that a budget is for
+_FEWEST_STEPS = 7  # of a trial
 _FEWEST_BATCHES = 5
 _SGD = 1e9  # a γ at which the bounds are one from the first step
 
@@ -65,8 +65,8 @@ class TrialRunner(ABC):
 
     def __init__(self, progress: ProgressCallback | None, plan: Plan) -> None:
         self.cost, self.plan, self.progress = 0, plan, progress
-        self.failures: dict[str, None] = {}
-        """What was raised in trials, for the notes."""
+        self.notes: dict[str, None] = {}
+        """What the user should know, such as what was raised in trials."""
 
     @abstractmethod
     def start(self, rates: TrialRates | None) -> None:
@@ -114,7 +114,7 @@ class TrialRunner(ABC):
         except self.errors as error:
             if not losses:  # no update has been made, so the rate is not to blame
                 raise
-            self.failures[f"{kind}: the trial at {rate:.3g} failed: {type(error).__name__}: {error}"] = None
+            self.notes[f"{kind}: the trial at {rate:.3g} failed: {type(error).__name__}: {error}"] = None
             losses[len(batches) - 1 :] = [math.nan]
         return Trial(kind, rate, tuple(losses), repeat, tuple(scores))
 
@@ -188,14 +188,16 @@ class _Repeat:
         plan, start = self.runner.plan, self.runner.untrained(self.batches)
         loss = statistics.fmean(start if plan.validation else decide.last_third(start))
         decide.explore(
-            lambda lr: self.trial("lr", lr, TrialRates(lr)), plan.lr, loss, _UNITS - 1, decide.LOWEST, decide.HIGHEST
-        )
+            lambda lr: self.trial("lr", lr, TrialRates(lr)),
+            plan.lr, loss, _UNITS - 1, decide.LOWEST, decide.HIGHEST, decide.NEAR,
+        )  # fmt: skip
         adam = decide.best_of(self.trials, "lr")
-        _check_decrease(start, self.trials, adam, "; ".join(["", *self.runner.failures]))
+        _check_decrease(start, self.trials, adam, self.runner.notes)
         guess, center = self.guesses[adam.rate]
         if plan.finish != "adam" and self.adabound_as_sgd(start, adam, guess * decide.FACTOR):
             return start, self.trials
-        self.adabound("wide", center, adam.rate)
+        end = decide.shorter(plan.length, plan.steps) * center
+        self.adabound("falling", end / (1 + 1 / decide.SPEEDS["falling"]), adam.rate)
         return start, self.trials
 
     def adabound_as_sgd(self, start: Sequence[float], adam: Trial, first: float) -> bool:
@@ -236,20 +238,23 @@ class _Repeat:
         return self.trial(kind, final_lr, TrialRates(lr, final_lr, decide.SPEEDS[kind] / len(self.batches)))
 
 
-def _check_decrease(start: Sequence[float], trials: Sequence[Trial], best: Trial, failures: str) -> None:
+def _check_decrease(start: Sequence[float], trials: Sequence[Trial], best: Trial, notes: dict[str, None]) -> None:
+    """SuggestError if the loss does not decrease; a note if it may be by chance."""
     if len(trials) > 1 and len({trial.losses for trial in trials}) == 1:
         raise SuggestError("the losses are the same at all rates: the steps do not change what loss(model, batch) uses")
     before = decide.start_of(start, best)
     pairs = [(before, best.judged()), (start[: len(best.losses)], best.losses)]  # a short trial has a tiny last third
-    for one, other in pairs[: 1 if best.validation else 2]:
-        gain, error = decide.difference(one, other) if math.isfinite(decide.score(best)) else (0.0, 0.0)
-        if gain > 2 * error:
-            return
+    found = [decide.difference(*pair) for pair in pairs[: 1 if best.validation else 2]]
+    if math.isfinite(decide.score(best)) and any(gain > 0 for gain, _ in found):
+        if all(gain <= 2 * error for gain, error in found):
+            gain, error = found[0]
+            notes[f"the loss decreases by {gain:.2g} ± {error:.2g} only in trials: allow longer ones: budget="] = None
+        return
     tried = ", ".join(f"{rate:.3g}" for rate in sorted(trial.rate for trial in trials))
     raise SuggestError(
         f"the loss never decreases: {statistics.fmean(before):.6g} before training, at best {decide.score(best):.6g} "
         f"after {len(best.losses)} steps of Adam at lr {tried}. Check loss and data, or allow longer trials: budget="
-        f"{failures}"
+        f"{'; '.join(['', *notes])}"
     )
 
 
@@ -265,7 +270,7 @@ def _conclude(
     halved = [decide.decide(*part, steps, half)[:3] for part in parts for half in halves]
     lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*numbers, strict=True))
     spread = [max(values) / min(values) for values in zip(*halved, strict=True)]
-    notes = tuple(dict.fromkeys([*runner.failures, *(note for _, trials in parts for note in _notes(trials))]))
+    notes = tuple(dict.fromkeys([*runner.notes, *(note for _, trials in parts for note in _notes(trials))]))
     for note in notes:
         warnings.warn(note, stacklevel=4)  # the line that calls suggest()
     return kind(
@@ -293,7 +298,7 @@ def _notes(trials: Sequence[Trial]) -> Iterator[str]:
     """Warn where the best rate was at an end of those that were tried."""
     for kind in ("lr", "final_lr"):
         scores = {trial.rate: decide.score(trial) for trial in trials if trial.kind == kind}
-        if not scores or (kind == "final_lr" and trials[-1].kind == "wide"):
+        if not scores or (kind == "final_lr" and trials[-1].kind == "falling"):
             continue
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):

@@ -272,6 +272,7 @@ STUDIES: dict[str, Study] = {
             (*(Row("ResNet-34", label, "resnet34-16", optimizer) for label, optimizer in
                {"SGDM": "sgdm", "CSGD": "csgd", "Adam": "adam", "AdamW": "adamw"}.items()),
              *_defaults("ResNet-34", "resnet34-16"),
+             *(Row("ResNet-34", label, "resnet34-16", _METHODS[label], suggest=True) for label in DEFAULTS),
              *(Row("ResNet-34", f"{label}, SGDM's rate", "resnet34-16", _METHODS[label], from_sgd=True)
                for label in DEFAULTS)),
             seeds=dict(laptop=2),
