@@ -32,7 +32,7 @@ MARGIN = 0.01
 bounds do not close around a rate of SGD."""
 NEAR = 0.05
 """Of that decrease: how much worse a rate must be, so that smaller ones are not tried. Losses can have two valleys."""
-KEEPS_UP = 0.9
+KEEPS_UP = 0.85
 """Of that decrease: what SGD must reach in its first trial, otherwise no more of its rates are tried."""
 SPEEDS = {"falling": 0.1, "closing": 10.0, "late": 1.0}
 """γ·steps of AdaBound's trials and of the run. falling: at the end of the run the bounds are still a factor of 11 from
@@ -142,10 +142,12 @@ def _is_least(scores: Scores, rate: float) -> bool:
     return all(scores[rate] < score for other, score in scores.items() if other != rate)
 
 
-def best_rate(scores: Scores) -> float:
+def best_rate(scores: Scores, start: float) -> float:
     """The rate of the least loss: the vertex of the parabola through the best trial and its neighbours.
 
-    >>> best_rate({1.0: 3.0, 10.0: 1.0, 100.0: 3.0})
+    Not if one of them ended above ``start``, the loss of the untrained model: how far it diverged says nothing.
+
+    >>> best_rate({1.0: 3.0, 10.0: 1.0, 100.0: 3.0}, start=4.0)
     10.0
     """
     rates = sorted(scores)
@@ -154,7 +156,7 @@ def best_rate(scores: Scores) -> float:
     if index in (0, len(rates) - 1):
         return best
     left, middle, right = (scores[rate] for rate in rates[index - 1 : index + 2])
-    if not math.isfinite(left + right) or left - 2 * middle + right <= 0:
+    if max(left, right) > start or left - 2 * middle + right <= 0:
         return best
     shift = 0.5 * (left - right) / (left - 2 * middle + right)
     return float(best * (rates[index + 1] / best) ** shift)
@@ -215,24 +217,21 @@ def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: sl
     factor = shorter(length, steps)
     tried = {kind: {trial.rate: score(trial, part) for trial in trials if trial.kind == kind}
              for kind in ("lr", "final_lr")}  # fmt: skip
-    lr = smallest_rate(tried["lr"], statistics.fmean(start_of(start, adam))) * (factor if is_sgd else 1)
-    final_lr = best_rate(tried["final_lr"]) * factor if is_sgd else shown.rate / adam.rate * lr
+    before = statistics.fmean(start_of(start, adam))
+    lr = smallest_rate(tried["lr"], before) * (factor if is_sgd else 1)
+    sgd = best_rate(tried["final_lr"], before) if is_sgd else math.nan
+    final_lr = sgd * factor if is_sgd else shown.rate / adam.rate * lr
     longer = f"({length}/{steps})^{HORIZON:.2g}, because a longer run needs a smaller rate"
     reasons = {
         "lr": f"in {length} steps Adam's loss decreased most at {adam.rate:.3g}, from "
         f"{_digits(start_of(start, adam), adam)}. Chosen: the smallest rate that is as good, but for {MARGIN:.0%} of "
         f"the decrease{f', times {longer}' if is_sgd else ''}.",
-        "final_lr": _why_sgd(trials, tried["final_lr"], longer) if is_sgd else _why_adam(trials, longer),
+        "final_lr": _why_sgd(trials, sgd, longer) if is_sgd else _why_adam(trials, longer),
     }
     reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.3g} from "
     reasons["gamma"] += "final_lr." if is_sgd else "final_lr: Adam with a learning rate that the upper one lowers."
     reasons["compared"] = _compare(start, shown, adam)
     return Decision(lr, final_lr, speed / steps, reasons)
-
-
-def _vertex(scores: Scores) -> str:
-    best = min(scores, key=scores.__getitem__)
-    return "that rate" if best_rate(scores) == best else "the minimum of the parabola through it and its neighbours"
 
 
 def _digits(before: Sequence[float], trial: Trial) -> str:
@@ -243,11 +242,12 @@ def _digits(before: Sequence[float], trial: Trial) -> str:
     return f"{begin:.{digits}g} to {end:.{digits}g}"
 
 
-def _why_sgd(trials: Sequence[Trial], scores: Scores, longer: str) -> str:
+def _why_sgd(trials: Sequence[Trial], rate: float, longer: str) -> str:
     best = best_of(trials, "final_lr")
+    chosen = "that rate" if rate == best.rate else "the minimum of the parabola through it and its neighbours"
     return (
         f"in {len(best.losses)} steps of SGD with averaged momentum the loss was lowest at {best.rate:.3g}, "
-        f"{score(best):.4g}. Chosen: {_vertex(scores)}, times {longer}."
+        f"{score(best):.4g}. Chosen: {chosen}, times {longer}."
     )
 
 

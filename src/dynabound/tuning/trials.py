@@ -208,8 +208,8 @@ class _Repeat:
         self.sgd(first)
         if not forced and not decide.keeps_up(start, self.trials[-1], adam):
             return False
-        scores = decide.explore(self.sgd, first, statistics.fmean(decide.start_of(start, adam)), max(1, self.left - 2))
-        best = decide.best_rate(scores)
+        before = statistics.fmean(decide.start_of(start, adam))
+        best = decide.best_rate(decide.explore(self.sgd, first, before, max(1, self.left - 2)), before)
         loss = self.adabound("late" if forced else "closing", best, adam.rate)
         if forced and not math.isfinite(loss):
             raise SuggestError(f"AdaBound's loss is not finite with final_lr={best:.3g}; clip gradients: clip=")
