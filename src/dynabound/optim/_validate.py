@@ -164,6 +164,11 @@ def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | No
                 f"({param.dtype}) has moments of dtype {moment.dtype} and layout {moment.layout} on {moment.device}: "
                 "they cannot be updated; construct a new optimizer, or load its state_dict"
             )
+        if packed and not (moment.is_contiguous() and moment.storage_offset() % 4 == 0):
+            return (
+                "has moments in 8 bits that are not contiguous, or not aligned to 4 bytes: they cannot be updated; use "
+                "clone(memory_format=torch.contiguous_format)"
+            )
         if moment.shape != (eightbit.packed_shape(param.shape) if packed else param.shape):
             return (
                 f"has moments of shape {tuple(moment.shape)}: the parameter's shape has changed; "
