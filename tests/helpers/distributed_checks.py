@@ -114,6 +114,44 @@ def check_fsdp2(folder):
             assert_close(model.parameters(), alone([(10, 1)], optimizer_class, options))
 
 
+LOW_MEMORY = [
+    dict(state_dtype="8bit"),
+    dict(state_dtype="8bit", amsbound=True, weight_decay=0.01),
+    dict(release=0, bounds="linear", gamma=0.25),
+    dict(release=0, bounds="linear", gamma=0.25, state_dtype="8bit"),
+]
+
+
+def check_fsdp2_low_memory_state(folder):
+    """Every shard gets the bits of an optimizer that has only this shard; with a resume in the middle."""
+    for options in LOW_MEMORY:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 64))
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        shards = [nn.Parameter(p.to_local().detach().clone()) for p in model.parameters()]
+        optimizer, other = AdaBound(model.parameters(), **options), AdaBound(shards, **options)
+        for step in range(8):
+            if step in (2, 6):  # before and after the release
+                state = get_optimizer_state_dict(model, optimizer)
+                optimizer = AdaBound(model.parameters(), **options)
+                set_optimizer_state_dict(model, optimizer, state)
+            optimizer.zero_grad()
+            model(torch.randn(8, 128)).square().sum().backward()
+            for p, shard in zip(model.parameters(), shards, strict=True):
+                shard.grad = p.grad.to_local().clone()
+            optimizer.step()
+            other.step()
+            for p, shard in zip(model.parameters(), shards, strict=True):
+                assert torch.equal(p.to_local(), shard)
+                state = {name: getattr(value, "to_local", lambda v=value: v)() for name, value in optimizer.state[p].items()}
+                expected = other.state[shard]
+                assert state.keys() == expected.keys(), (options, step)
+                assert all(torch.equal(value, expected[name]) for name, value in state.items())
+        first = optimizer.state[next(model.parameters())]
+        assert ("exp_avg_sq" in first) == ("release" not in options)
+        assert first["exp_avg"].dtype == (torch.uint8 if "state_dtype" in options else torch.float32)
+
+
 def check_fsdp2_steps_in_backward(folder):
     model = sharded()
     optimizer = AdaBound(model.parameters(), **OPTIONS)
