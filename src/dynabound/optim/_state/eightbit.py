@@ -2,7 +2,8 @@
 
 A moment is one tensor of uint8 with the parameter's rows (its first dimension). A row of n elements, in the order of
 ``flatten``, takes ⌈n/32⌉ groups of 36 bytes: first all codes, where zeros fill the last group, then the scale s of each
-group as a float32. Rows are independent, so that the tensor is sharded among processes as the parameter is. With q a code::
+group as a float32. Rows are independent, so that the tensor is sharded among processes as the parameter is. With q a
+code::
 
     m = sign(q)·(s·q)²    q from −127 to 127, 127·s the largest √|m| of the group
     v = (s·q)²            q from 0 to 255, 255·s the largest √v of the group
@@ -83,8 +84,8 @@ def pack(packed: Tensor, moment: Tensor, second: bool, bits: Tensor) -> None:
 def _split(moment: Tensor) -> tuple[Tensor, Tensor]:
     """Views of the codes and of the scales, both with dimensions (rows, groups, elements)."""
     groups = moment.shape[1] // _BYTES
-    codes, scales = moment.split([groups * GROUP, groups * (_BYTES - GROUP)], dim=1)
-    return codes.unflatten(1, (groups, GROUP)), scales.view(torch.float32).unsqueeze(2)
+    codes, scales = moment[:, : groups * GROUP], moment[:, groups * GROUP :]
+    return codes.view(-1, groups, GROUP), scales.view(torch.float32).unsqueeze(2)
 
 
 def _group(x: Tensor) -> Tensor:
