@@ -140,3 +140,20 @@ def test_impossible_conversions():
     ams.step()
     with pytest.raises(ValueError, match="amsbound=True"):
         ours.from_torch(tx.init(params), ams.state_dict(), to_params)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(release=0, bounds="linear", gamma=1.0), r"no exp_avg_sq of some parameters \(release=\[0.0\]\).*convert"),
+        (dict(state_dtype="8bit"), "in 8 bits; load it into an AdaBound with state_dtype=torch.float32"),
+    ],
+)
+def test_moments_that_optax_cannot_take(options, message):
+    param = torch.nn.Parameter(torch.ones(64, 64))
+    optimizer = dynabound.AdaBound([param], **options)
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    tx = ours.adabound(1e-3)
+    with pytest.raises(ValueError, match=message):
+        ours.from_torch(tx.init(jnp.ones((64, 64))), optimizer.state_dict(), lambda weights: weights[0])

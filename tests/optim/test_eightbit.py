@@ -9,21 +9,21 @@ import torch
 
 from dynabound import AdaBound
 from dynabound.lens import effective_lr
+from dynabound.optim import _fused
+from dynabound.optim._scalars import scalars
 from dynabound.optim._state import eightbit, rounding
-
-BACKENDS = [dict(foreach=True), dict(foreach=False)]
+from helpers.cases import VARIANTS, backends
 
 
 def decode(packed, row, second):
     """The specification, element by element."""
     rows = []
     for line in packed.numpy():
-        values = []
-        for group in line.reshape(-1, 36):
-            scale = float(group[32:].copy().view(np.float32)[0])
-            codes = group[:32] if second else group[:32].view(np.int8)
-            for q in codes.tolist():
-                values.append((scale * q) ** 2 if second else scale * q / (254 - abs(q)))
+        values, groups = [], len(line) // 36
+        codes = line[: 32 * groups].view(np.uint8 if second else np.int8).reshape(groups, 32)
+        for group, scale in zip(codes, line[32 * groups :].copy().view(np.float32).tolist(), strict=True):
+            for q in group.tolist():
+                values.append((scale * q) ** 2 * (1 if q > 0 else -1))
         rows.append(values[:row])
     return np.array(rows)
 
@@ -51,7 +51,7 @@ def test_packed_moments_are_the_specification(shape, second):
         for start in range(0, row, 32):
             exact, stored = values[start : start + 32], line[start : start + 32]
             q = np.arange(256 if second else 128)
-            grid = (q / 255) ** 2 * exact.max() if second else q / (254 - q) * np.abs(exact).max()
+            grid = (q / q[-1]) ** 2 * np.abs(exact).max()
             below = np.searchsorted(grid, np.abs(exact) * (1 + 1e-6), side="right") - 1
             neighbours = grid[[below, np.minimum(below + 1, len(grid) - 1)]]
             assert (np.abs(np.abs(stored) - neighbours).min(0) <= 2e-6 * grid[-1]).all()
@@ -78,7 +78,7 @@ def run(steps, shape=(64, 64), gradient=lambda t: 1.0, **options):
     return param, optimizer
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", backends())
 def test_second_moments_follow_their_gradients(backend):
     """Small ones beside a large one that stays: rounded to nearest, they would stop."""
 
@@ -99,7 +99,7 @@ def test_second_moments_follow_their_gradients(backend):
     assert m[:, 1:32].mean().item() == pytest.approx(0.01, rel=0.03)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", backends())
 def test_the_trajectory_is_close_to_float32s(backend):
     """Least squares by noisy gradients: the noise of 8 bits is small beside the way to the minimum."""
     torch.manual_seed(0)
@@ -116,6 +116,74 @@ def test_the_trajectory_is_close_to_float32s(backend):
     assert 0 < (results[0] - results[1]).norm() / way < 0.02
     errors = [(result - target).norm().item() for result in results]
     assert errors[0] == pytest.approx(errors[1], rel=0.05)
+
+
+def step_in_numpy(param, state, grad, group):
+    """The kernel's arithmetic, which NumPy rounds as C does, and torch's vectorised functions do not."""
+    s = scalars(group, group["lr"], int(state["step"]) + 1, torch.float32)
+    step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high, rest1, rest2 = np.float32(
+        (*s[:11], 1 - s.beta1, 1 - s.beta2)
+    )
+    stored = [param, state["exp_avg"], state["exp_avg_sq"]]
+    x, m, v, g = (t.float().numpy() for t in (*[eightbit.unpack(t, param, t is stored[2]) for t in stored], grad))
+    g = sign * g + l2 * x if l2 else sign * g
+    m = beta1 * m + rest1 * g
+    v = beta2 * v + rest2 * (g * g)
+    results = [m, v]
+    if "max_exp_avg_sq" in state:
+        stored.append(state["max_exp_avg_sq"])
+        results.append(np.maximum(stored[3].float().numpy(), v))
+    with np.errstate(divide="ignore"):
+        rate = np.clip(step_size / (np.sqrt(results[-1]) + eps), lower, upper)
+    x = np.clip(shrink * x - rate * m, low, high)
+    rounding.write_back(stored, [torch.from_numpy(a) for a in (x, *results)], state["step"], s.stochastic > 0)
+    state["step"] += 1
+
+
+@pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_kernel_gives_the_bits_of_this_format(variant, dtype):
+    """Rows of whole groups, rows with a shorter last group, several blocks in a row; with a resume in the middle."""
+    torch.manual_seed(0)
+    shapes = [(64, 64), (3, 40, 50), (5, 2200), (200, 33)]
+    params = [torch.nn.Parameter(torch.randn(shape).to(dtype)) for shape in shapes]
+    expected = [p.detach().clone() for p in params]
+    options = dict(**VARIANTS[variant], state_dtype="8bit", rounding="stochastic", fused=True)
+    optimizer, states = AdaBound(params, **options), None
+    for t in range(6):
+        if t == 3:
+            checkpoint = optimizer.state_dict()
+            optimizer = AdaBound(params, **{**options, "lr": 7.0})
+            optimizer.load_state_dict(checkpoint)
+        for p in params:
+            p.grad = (torch.randn(p.shape) * 10 ** torch.linspace(-4, 1, p.shape[-1])).to(dtype)
+            p.grad[0, 0] = 0
+        optimizer.step()
+        if states is None:
+            states = [{k: torch.zeros_like(v) for k, v in optimizer.state[p].items()} for p in params]
+        for p, q, state in zip(params, expected, states, strict=True):
+            step_in_numpy(q, state, p.grad, optimizer.param_groups[0])
+            assert torch.equal(p.detach(), q)
+            assert all(torch.equal(value, state[name]) for name, value in optimizer.state[p].items())
+
+
+@pytest.mark.parametrize("amsbound", [False, True])
+def test_backends_round_alike(amsbound):
+    """They differ by a code where their float32 moments lie on different sides of a random number."""
+    torch.manual_seed(0)
+    start, grads, results = torch.randn(100, 70), torch.randn(20, 100, 70), []
+    for backend in backends():
+        param = torch.nn.Parameter(start.clone())
+        optimizer = AdaBound([param], state_dtype="8bit", amsbound=amsbound, **backend.values[0])
+        for grad in grads:
+            param.grad = grad
+            optimizer.step()
+        state = optimizer.state[param]
+        results.append([param.detach(), *[eightbit.unpack(state[k], param, k != "exp_avg") for k in sorted(state)[:2]]])
+    for others in results[1:]:
+        for ours, theirs in zip(results[0], others, strict=True):
+            assert ours.isclose(theirs, rtol=1e-4, atol=1e-6).double().mean() > 0.99
 
 
 def test_small_tensors_and_other_groups_stay_in_full_precision():
@@ -135,9 +203,10 @@ def test_small_tensors_and_other_groups_stay_in_full_precision():
     assert state["exp_avg"].nbytes == state["exp_avg_sq"].nbytes == 64 * 64 * 9 // 8
 
 
-def test_amsbounds_maximum_is_not_raised_by_noise():
+@pytest.mark.parametrize("backend", backends())
+def test_amsbounds_maximum_is_not_raised_by_noise(backend):
     """The true v stays at 1/3."""
-    param, optimizer = run(500, gradient=lambda t: 3**-0.5, amsbound=True, betas=(0.9, 0.99))
+    param, optimizer = run(500, gradient=lambda t: 3**-0.5, amsbound=True, betas=(0.9, 0.99), **backend)
     state = optimizer.state[param]
     assert state["exp_avg"].dtype == torch.uint8
     assert state["max_exp_avg_sq"].dtype == torch.bfloat16
@@ -204,15 +273,23 @@ def test_rates_are_those_of_the_unpacked_moments():
     torch.testing.assert_close(effective_lr(optimizer, param), expected)
 
 
-def test_second_moments_are_released():
-    param, optimizer = run(5, bounds="linear", gamma=0.5, release=0)
-    assert optimizer.state[param].keys() == {"step", "exp_avg"}
+@pytest.mark.parametrize("backend", backends())
+def test_a_release_at_equal_bounds_changes_no_bit(backend):
+    results = []
+    for release in (None, 0):
+        param, optimizer = run(0, (48, 100), bounds="linear", gamma=0.5, release=release, **backend)
+        steps(param, optimizer, 0)
+        state = optimizer.state[param]
+        assert state.keys() == {"step", "exp_avg"} | ({"exp_avg_sq"} if release is None else set())
+        results.append((param.detach(), state["exp_avg"]))
+    assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
-def test_an_infinite_gradient_ruins_its_group_only():
+@pytest.mark.parametrize("backend", backends())
+def test_an_infinite_gradient_ruins_its_group_only(backend):
     grad = torch.ones(64, 64)
     grad[1, 2] = math.inf
-    param, optimizer = run(1, gradient=lambda t: grad)
+    param, optimizer = run(1, gradient=lambda t: grad, **backend)
     param.grad = torch.ones_like(param)
     optimizer.step()
     finite = torch.ones(64, 64, dtype=torch.bool)
@@ -220,8 +297,9 @@ def test_an_infinite_gradient_ruins_its_group_only():
     assert param[finite].isfinite().all()
 
 
-def test_what_is_not_supported_raises():
+def test_what_is_not_supported_raises(monkeypatch):
     param = torch.nn.Parameter(torch.ones(64, 64))
+    monkeypatch.setattr(_fused, "GPUS", frozenset({"cpu"}))
     for option in ("fused", "differentiable"):
         with pytest.raises(ValueError, match=rf"{option}=True, .*8bit"):
             AdaBound([param], state_dtype="8bit", **{option: True})

@@ -13,6 +13,7 @@ from torch import nn
 
 from dynabound import AdaBound
 from dynabound.optim import _fused
+from dynabound.optim._state.eightbit import unpack
 from helpers.cases import TOLERANCES
 
 pytestmark = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was not built")
@@ -27,6 +28,7 @@ shapes = st.one_of(
     st.tuples(st.integers(0, MEMORY)),
     st.tuples(sizes, sizes),
     st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 9), st.integers(1, 9)),
+    st.tuples(st.integers(2, 300), st.sampled_from([32, 63, 96, 1056])),
 )
 layouts = st.sampled_from(["contiguous", "transposed", "channels-last", "every second"])
 views = st.tuples(shapes, layouts, st.floats(0, 1))
@@ -40,7 +42,7 @@ options = st.fixed_dictionaries(
         lr=st.sampled_from([1e-3, 0.1]),
         gamma=st.sampled_from([1e-3, 0.5]),
         state_dtype=st.sampled_from(
-            [None, None, torch.float32, torch.float64, torch.bfloat16, (torch.bfloat16, torch.float32)]
+            [None, None, torch.float32, torch.float64, torch.bfloat16, (torch.bfloat16, torch.float32), "8bit", "8bit"]
         ),
         rounding=st.sampled_from(["nearest", "stochastic"]),
         release=st.sampled_from([None, None, 1.0]),  # with gamma=0.5 freed in the second step
@@ -108,6 +110,11 @@ def train(fused, views, shared, dtype, gradient, options, seed):
     return torch.cat(memory), optimizer.state
 
 
+def assert_mostly_close(ours, theirs, rtol, atol):
+    assert ours.shape == theirs.shape
+    assert ours.isclose(theirs, rtol=rtol, atol=atol).sum() >= 0.999 * ours.numel()
+
+
 def check(views, shared, dtype, gradient, options, threads, level, seed):
     """With any number of threads and any instructions the kernel changes memory and state exactly as the loop does."""
     # Where one parameter reads what another writes, the order of the updates matters: it is the loop's if the kernel
@@ -131,13 +138,17 @@ def check(views, shared, dtype, gradient, options, threads, level, seed):
     if any(each["exp_avg"].dtype == torch.bfloat16 for each in state.values()):
         # Moments that differ by a unit of float32 may be rounded apart: 2⁻⁷ of a step.
         tolerance = {**tolerance, "atol": max(tolerance["atol"], options["lr"] * 2**-7)}
-    torch.testing.assert_close(memory, expected, **tolerance)
-    for ours, theirs in zip(state.values(), expected_state.values(), strict=True):
+    # Moments in 8 bits that differ by a unit of float32 may be rounded to other codes: rarely, but then far apart.
+    packed = any(tensor.dtype == torch.uint8 for each in state.values() for tensor in each.values())
+    assert_close = assert_mostly_close if packed else torch.testing.assert_close
+    assert_close(memory, expected, **tolerance)
+    for (param, ours), theirs in zip(state.items(), expected_state.values(), strict=True):
         assert ours["step"] == theirs["step"] == 2
         assert ours.keys() == theirs.keys()
         for name in ours.keys() - {"step", "max_exp_avg_sq"}:
-            coarsest = min((dtype.to_real(), ours[name].dtype.to_real()), key=lambda d: torch.finfo(d).bits)
-            torch.testing.assert_close(ours[name], theirs[name], **TOLERANCES[coarsest])
+            moments = [unpack(each[name], param, name != "exp_avg") for each in (ours, theirs)]
+            coarsest = min((dtype.to_real(), moments[0].dtype.to_real()), key=lambda d: torch.finfo(d).bits)
+            assert_close(*moments, **TOLERANCES[coarsest])
 
 
 @settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

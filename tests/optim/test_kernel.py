@@ -24,13 +24,16 @@ pytestmark = pytest.mark.skipif(not _fused.AVAILABLE, reason="the C kernel was n
         dict(state_dtype=(torch.bfloat16, torch.float32), amsbound=True),
         dict(state_dtype=torch.bfloat16, rounding="stochastic", amsbound=True, box=(-1, 1)),
         dict(rounding="stochastic"),
+        dict(state_dtype="8bit", rounding="stochastic", weight_decay=0.1),
+        dict(state_dtype="8bit", amsbound=True),
+        dict(state_dtype="8bit", release=0, bounds="linear", gamma=0.5),
         dict(release=0, bounds="linear", gamma=0.5, amsbound=True, maximize=True),
     ],
 )
 def test_instruction_sets_and_thread_counts_give_the_same_bits(options, dtype, monkeypatch):
     torch.manual_seed(0)
-    # 40,000 elements of odd sizes: the boundary between two threads lies inside a tensor.
-    start = [torch.randn(size).to(dtype) for size in (1, 19999, 7, 20001, 64)]
+    # 60,000 elements of odd sizes: the boundaries between threads lie inside tensors.
+    start = [torch.randn(size).to(dtype) for size in (1, 19999, (150, 133), 7, 20001, 64)]
     grads = [[torch.randn_like(p) for p in start] for _ in range(3)]
     results = []
     threads = torch.get_num_threads()
@@ -45,7 +48,8 @@ def test_instruction_sets_and_thread_counts_give_the_same_bits(options, dtype, m
                     for p, g in zip(params, some, strict=True):
                         p.grad = g
                     optimizer.step()
-                results.append(params)
+                moments = [tensor for state in optimizer.state.values() for tensor in state.values()]
+                results.append(params + moments)
     finally:
         torch.set_num_threads(threads)
     for params in results[1:]:

@@ -149,6 +149,37 @@ def test_state_that_cannot_be_updated_raises_before_any_update(name, moment, bac
     assert optimizer.state[params[0]]["step"] == 1
 
 
+@pytest.mark.parametrize("backend", [*backends(), pytest.param({}, id="default")])
+@pytest.mark.parametrize("name", ["exp_avg", "exp_avg_sq"])
+@pytest.mark.parametrize(
+    ("moment", "message"),
+    [
+        (torch.zeros(64, 71, dtype=torch.uint8), r"moments of shape \(64, 71\)"),
+        (torch.zeros(32, 144, dtype=torch.uint8), r"moments of shape \(32, 144\)"),
+        (torch.zeros(64, 72, dtype=torch.int8), "moments of dtype torch.int8"),
+        (torch.zeros(72, dtype=torch.uint8).expand(64, 72), "not contiguous"),
+        (torch.zeros(72, 64, dtype=torch.uint8).t(), "not contiguous"),
+        (torch.zeros(64 * 72 + 1, dtype=torch.uint8)[1:].view(64, 72), "not aligned"),
+        (None, "storage of a moment of it was resized to 0"),
+    ],
+)
+def test_bad_moments_in_8_bits_raise_before_any_update(moment, message, name, backend):
+    params = [nn.Parameter(torch.ones(64, 64)) for _ in range(2)]
+    optimizer = AdaBound(params, state_dtype="8bit", **backend)
+    for param in params:
+        param.grad = torch.ones_like(param)
+    optimizer.step()
+    if moment is None:
+        emptied(optimizer.state[params[1]][name])
+    else:
+        optimizer.state[params[1]][name] = moment
+    before = copy.deepcopy((params[0].detach(), list(optimizer.state[params[0]].values())))
+    with pytest.raises(RuntimeError, match=f"parameter 1 .*{message}"):
+        optimizer.step()
+    assert torch.equal(params[0], before[0])
+    assert all(torch.equal(*pair) for pair in zip(optimizer.state[params[0]].values(), before[1], strict=True))
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.complex64])
 def test_a_gradient_of_a_dtype_that_does_not_fit_raises_before_any_update(dtype):
     params = [nn.Parameter(torch.ones(4)) for _ in range(2)]

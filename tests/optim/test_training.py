@@ -118,6 +118,8 @@ def test_the_peak_of_memory():
     assert 16 <= peak_of_training(in_backward=False) < 16.2  # the test sees all that is there
     assert 12 <= peak_of_training(in_backward=True) <= 12.8
     assert 8 <= peak_of_training(in_backward=True, state_dtype=torch.bfloat16) <= 8.8
+    assert 10.25 <= peak_of_training(in_backward=False, state_dtype="8bit") <= 10.4
+    assert 6.25 <= peak_of_training(in_backward=True, state_dtype="8bit") <= 6.8
 
 
 def test_what_needs_all_gradients_raises():

@@ -45,6 +45,13 @@ def from_torch(state: Any, state_dict: Mapping[str, Any], to_params: Callable[[A
         names["nu_max"] = "max_exp_avg_sq" if "max_exp_avg_sq" in entries[0] else "exp_avg_sq"
     elif "max_exp_avg_sq" in entries[0]:
         raise ValueError("state_dict: is that of AMSBound, but the Optax state is not: construct with amsbound=True")
+    freed = sorted({key for entry in entries if entry for key in names.values() if key not in entry})
+    if freed:
+        release = [group.get("release") for group in state_dict["param_groups"]]
+        raise ValueError(
+            f"state_dict: has no {', '.join(freed)} of some parameters (release={release}); an Optax state needs all "
+            "moments: convert a state_dict from before the release, or of an AdaBound with release=None"
+        )
     moments = {}
     for name, key in names.items():
         like = getattr(ours, name)

@@ -11,7 +11,8 @@
  *
  * as in _loop.py. Where the bounds have met there may be no v: the rate is then the lower bound. A bfloat16 second moment
  * is rounded stochastically, and if asked for a bfloat16 parameter, with the noise of _state/rounding.py; the rest is
- * rounded to nearest. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
+ * rounded to nearest. Moments in 8 bits, the format of _state/eightbit.py, are decoded before the rule and encoded after
+ * it, block by block. The tensors' memory is read through DLPack's C exchange interface, and the file uses only CPython's
  * limited API, no torch headers: one binary works with every torch and every Python.
  * Floating-point contraction is off (see setup.py): all instruction sets and thread counts give the same bits.
  */
@@ -29,9 +30,11 @@
 #if defined(__GNUC__) || defined(__clang__)
 #define INLINE static inline __attribute__((always_inline))
 #define RESTRICT restrict
+#define PREFETCH(address) __builtin_prefetch(address)
 #else
 #define INLINE static inline
 #define RESTRICT
+#define PREFETCH(address) (void)(address)
 #endif
 
 /* Below this many elements a second thread costs more than it saves. */
@@ -49,7 +52,8 @@ typedef struct {
     const void *g;
     Py_ssize_t count;
     int64_t *step;
-    int kind, ams; /* ams: whether AMSBound, or RELEASED, where there is no second moment any more */
+    int32_t row;       /* the elements of a row, where a moment is in 8 bits */
+    int16_t kind, ams; /* ams: whether AMSBound, or RELEASED, where there is no second moment any more */
 } Tensor;
 enum { RELEASED = 2 };
 
@@ -92,7 +96,8 @@ INLINE uint32_t mix(uint32_t x) {
     return x ^ x >> 15;
 }
 
-/* The noise of element i is mix(i ^ seed): its high 16 bits round a second moment, its low 16 bits a parameter. */
+/* The noise of element i is mix(i ^ seed): its high 16 bits round a second moment, its low 16 bits a parameter, the 16 in
+ * the middle a first moment in 8 bits. */
 INLINE uint32_t noise_seed(const Tensor *t) { return mix((uint32_t)*t->step ^ mix((uint32_t)t->count)); }
 
 INLINE uint16_t round_bf16(float x, uint32_t noise) {
@@ -108,16 +113,112 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
 #define ROUND_V(x, noise) round_bf16(x, (noise) >> 16)
 #define ROUND_P(x, noise) round_bf16(x, (noise) & 0xffffu)
 
-/* Formats: type, load, store. The last of a second moment's is for AMSBound's maximum, whose value is mostly an old one:
- * to nearest, because noise in a maximum only ever raises it. */
-#define F32 float, SAME, STORE
-#define F64 double, SAME, STORE
-#define BF16 uint16_t, load_bf16, STORE_BF16
-#define F16 uint16_t, load_f16, STORE_F16
-#define RANDOM_BF16 uint16_t, load_bf16, ROUND_P
-#define V_F32 float, SAME, STORE, STORE
-#define V_F64 double, SAME, STORE, STORE
-#define V_BF16 uint16_t, load_bf16, ROUND_V, STORE_BF16
+/* ---- moments in 8 bits ---- */
+
+/* A group of 32 codes has a scale; a row of a moment is its codes, filled up to whole groups, and then its scales. The
+ * kernel computes with signed roots, scale * code, of a block of groups. */
+enum { GROUP = 32, BLOCK = 1024 };
+
+INLINE float signed_root(float x) { return copysignf(sqrtf(fabsf(x)), x); }
+
+/* The bytes of a row of n elements. */
+INLINE Py_ssize_t row_bytes(Py_ssize_t n) { return (n + GROUP - 1) / GROUP * (GROUP + (Py_ssize_t)sizeof(float)); }
+
+/* The loops over all elements of a block convert to and from bytes: those of one group are too short for whole vectors. */
+INLINE void decode(float *RESTRICT roots, const uint8_t *RESTRICT codes, const float *RESTRICT scales, int groups,
+                   int second) {
+    for (int j = 0; j < groups * GROUP; j++) roots[j] = (float)(second ? (int)codes[j] : (int)(int8_t)codes[j]);
+    for (int k = 0; k < groups; k++)
+        for (int j = 0; j < GROUP; j++) roots[k * GROUP + j] *= scales[k];
+}
+
+/* The scales of groups, and the factors that make codes of roots. */
+INLINE void find_scales(float *RESTRICT scales, float *RESTRICT factors, const float *RESTRICT roots, int groups,
+                        float top) {
+    uint32_t largest[BLOCK / GROUP]; /* the order of floats >= 0 is that of their bits, with NaN the largest */
+    for (int k = 0; k < groups; k++) {
+        uint32_t bits = 0;
+        for (int j = 0; j < GROUP; j++) {
+            uint32_t one = float_to_bits(roots[k * GROUP + j]) & 0x7fffffffu;
+            bits = one > bits ? one : bits;
+        }
+        largest[k] = bits;
+    }
+    for (int k = 0; k < groups; k++) {
+        const float most = bits_to_float(largest[k]);
+        scales[k] = most / top;
+        factors[k] = most > 0 ? top / most : 0;
+    }
+}
+
+/* The code of y = |root| * factor, rounded by 16 random bits so that its square is unbiased; top if y is not finite. */
+INLINE int32_t round_code(float y, float top, uint32_t random) {
+    const uint32_t bits = float_to_bits(y), limit = float_to_bits(top);
+    y = bits_to_float(bits < limit ? bits : limit);
+    const int32_t code = (int32_t)y;
+    const float below = (float)code;
+    return code + ((float)(int32_t)random * (below * 0x1p-15f + 0x1p-16f) < (y - below) * (y + below));
+}
+
+/* The memory of the next block, which may not be there, with elements of size bytes. */
+typedef struct { const char *p, *g, *m, *v; int size; } Next;
+
+/* Read a group of the next block ahead: while a block is encoded the hardware sees no reads that it could continue. */
+INLINE void prefetch_group(const Next *next, int k) {
+    for (int j = 0; j < GROUP * next->size; j += 64) {
+        PREFETCH(next->p + k * GROUP * next->size + j);
+        PREFETCH(next->g + k * GROUP * next->size + j);
+    }
+    PREFETCH(next->m + k * GROUP);
+    if (next->v) PREFETCH(next->v + k * GROUP);
+}
+
+INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *RESTRICT m_scales,
+                   float *RESTRICT v_scales, const float *RESTRICT m, const float *RESTRICT v, int groups,
+                   uint32_t first, uint32_t seed, int second, Next next) {
+    float m_factors[BLOCK / GROUP], v_factors[BLOCK / GROUP];
+    int32_t m_wide[BLOCK], v_wide[BLOCK];
+    find_scales(m_scales, m_factors, m, groups, 127);
+    if (second) find_scales(v_scales, v_factors, v, groups, 255);
+    for (int k = 0; k < groups; k++) {
+        const float m_factor = m_factors[k], v_factor = second ? v_factors[k] : 0;
+        prefetch_group(&next, k);
+        for (int j = 0; j < GROUP; j++) {
+            const int at = k * GROUP + j;
+            const uint32_t noise = mix((first + (uint32_t)at) ^ seed);
+            const int32_t sign = (int32_t)float_to_bits(m[at]) >> 31;
+            m_wide[at] = (round_code(fabsf(m[at]) * m_factor, 127, noise >> 8 & 0xffffu) ^ sign) - sign;
+            if (!second) continue;
+            const int32_t code = round_code(v[at] * v_factor, 255, noise >> 16), least = v[at] > 0;
+            v_wide[at] = code > least ? code : least;
+        }
+    }
+    for (int j = 0; j < groups * GROUP; j++) m_codes[j] = (uint8_t)m_wide[j];
+    if (!second) return;
+    for (int j = 0; j < groups * GROUP; j++) v_codes[j] = (uint8_t)v_wide[j];
+}
+
+/* ---- formats ---- */
+
+#define ALL(i, from) (i)
+#define IN_GROUP(i, from) ((i) - (from))
+#define SQUARE(x) ((x) * (x))
+#define SIGNED_SQUARE(x) ((x) * fabsf(x))
+#define STORE_ROOT(x, noise) sqrtf(x)
+#define STORE_SIGNED_ROOT(x, noise) signed_root(x)
+
+/* Type, index, load, store. The last of a second moment's is for AMSBound's maximum, whose value is mostly an old one: to
+ * nearest, because noise in a maximum only ever raises it. A buffer of roots holds what is in 8 bits. */
+#define F32 float, ALL, SAME, STORE
+#define F64 double, ALL, SAME, STORE
+#define BF16 uint16_t, ALL, load_bf16, STORE_BF16
+#define F16 uint16_t, ALL, load_f16, STORE_F16
+#define RANDOM_BF16 uint16_t, ALL, load_bf16, ROUND_P
+#define ROOT float, IN_GROUP, SIGNED_SQUARE, STORE_SIGNED_ROOT
+#define V_F32 float, ALL, SAME, STORE, STORE
+#define V_F64 double, ALL, SAME, STORE, STORE
+#define V_BF16 uint16_t, ALL, load_bf16, ROUND_V, STORE_BF16
+#define V_ROOT float, IN_GROUP, SQUARE, STORE_ROOT, STORE_ROOT
 
 /* ---- the rule ---- */
 
@@ -126,7 +227,8 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
  * Plain means that sign, l2, shrink, low and high are neutral: leaving them out changes no bit, and saves a tenth of the
  * arithmetic. */
 #define DEFINE_BODY(...) DEFINE_BODY_(__VA_ARGS__)
-#define DEFINE_BODY_(NAME, R, SQRT, P, LOAD_P, STORE_P, M, LOAD_M, STORE_M, V, LOAD_V, STORE_V, STORE_VMAX)       \
+#define DEFINE_BODY_(NAME, R, SQRT, P, AT_P, LOAD_P, STORE_P, M, AT_M, LOAD_M, STORE_M, V, AT_V, LOAD_V, STORE_V, \
+                     STORE_VMAX)                                                                                  \
     INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {\
         P *RESTRICT p = (P *)t->p;                                                                                \
         const P *RESTRICT g_in = (const P *)t->g;                                                                 \
@@ -143,16 +245,16 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
             (void)noise;                                                                                          \
             if (!plain) g = sign * g;                                                                             \
             if (!plain && decay != 0) g += decay * x;                                                             \
-            R m = beta1 * LOAD_M(m_io[i]) + rest1 * g;                                                            \
-            m_io[i] = STORE_M(m, noise);                                                                          \
+            R m = beta1 * LOAD_M(m_io[AT_M(i, from)]) + rest1 * g;                                                \
+            m_io[AT_M(i, from)] = STORE_M(m, noise);                                                              \
             R rate = lower;                                                                                       \
             if (ams != RELEASED) {                                                                                \
-                R v = beta2 * LOAD_V(v_io[i]) + rest2 * (g * g);                                                  \
-                v_io[i] = STORE_V(v, noise);                                                                      \
+                R v = beta2 * LOAD_V(v_io[AT_V(i, from)]) + rest2 * (g * g);                                      \
+                v_io[AT_V(i, from)] = STORE_V(v, noise);                                                          \
                 if (ams) {                                                                                        \
-                    R vmax = LOAD_V(vmax_io[i]);                                                                  \
+                    R vmax = LOAD_V(vmax_io[AT_V(i, from)]);                                                      \
                     v = v <= vmax ? vmax : v; /* a NaN in v wins, as in torch.maximum */                          \
-                    vmax_io[i] = STORE_VMAX(v, noise);                                                            \
+                    vmax_io[AT_V(i, from)] = STORE_VMAX(v, noise);                                                \
                 }                                                                                                 \
                 rate = step_size / (SQRT(v) + eps);                                                               \
                 rate = rate < lower ? lower : rate; /* both comparisons let a NaN through, as torch.clamp does */ \
@@ -165,6 +267,40 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
         }                                                                                                         \
     }
 
+/* The rule where the first moment is in 8 bits, with SECOND also the second: BASE for the groups of 32 elements whose first
+ * element is in [from, to). The last group of a row may be shorter. */
+#define DEFINE_GROUPS(NAME, BASE, P, SECOND)                                                                      \
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {\
+        const Py_ssize_t row = t->row, bytes = row_bytes(row), whole = (row + GROUP - 1) / GROUP * GROUP;         \
+        const uint32_t seed = noise_seed(t);                                                                      \
+        const int second = SECOND && ams != RELEASED;                                                             \
+        float m[BLOCK], v[BLOCK];                                                                                 \
+        Tensor part = *t;                                                                                         \
+        part.m = m;                                                                                               \
+        if (SECOND) part.v = v;                                                                                   \
+        if (SECOND && ams == 1) return; /* scan() finds no such kind */                                           \
+        Py_ssize_t r = from / row, c = (from % row + GROUP - 1) / GROUP * GROUP;                                  \
+        for (; r * row < to; r++, c = 0) {                                                                        \
+            const Py_ssize_t last = to - r * row < row ? to - r * row : row;                                      \
+            for (; c < last; c += BLOCK) {                                                                        \
+                const int groups = last - c < BLOCK ? (int)(last - c + GROUP - 1) / GROUP : BLOCK / GROUP;        \
+                const int count = row - c < groups * GROUP ? (int)(row - c) : groups * GROUP;                     \
+                const Py_ssize_t i = r * row + c, scales = r * bytes + whole + c / GROUP * (Py_ssize_t)sizeof(float);\
+                uint8_t *m_codes = (uint8_t *)t->m + r * bytes + c;                                               \
+                uint8_t *v_codes = second ? (uint8_t *)t->v + r * bytes + c : NULL;                               \
+                float *m_scales = (float *)((char *)t->m + scales);                                               \
+                float *v_scales = second ? (float *)((char *)t->v + scales) : NULL;                               \
+                const Next next = {(char *)((P *)t->p + i + BLOCK), (char *)((P *)t->g + i + BLOCK),              \
+                                   (char *)m_codes + BLOCK, second ? (char *)v_codes + BLOCK : NULL, sizeof(P)};  \
+                decode(m, m_codes, m_scales, groups, 0);                                                          \
+                if (second) decode(v, v_codes, v_scales, groups, 1);                                              \
+                BASE##_body(&part, i, i + count, s, ams, plain);                                                  \
+                for (int j = count; j < groups * GROUP; j++) m[j] = v[j] = 0;                                     \
+                encode(m_codes, v_codes, m_scales, v_scales, m, v, groups, (uint32_t)i, seed, second, next);      \
+            }                                                                                                     \
+        }                                                                                                         \
+    }
+
 typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, int, int);
 
 #define DEFINE_FOR(NAME, ISA, TARGET)                                                                             \
@@ -172,7 +308,7 @@ typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, 
                                     int plain) {                                                                  \
         if (ams == RELEASED && plain) NAME##_body(t, from, to, s, RELEASED, 1);                                   \
         else if (ams == RELEASED) NAME##_body(t, from, to, s, RELEASED, 0);                                       \
-        else if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                      \
+        else if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                 \
         else if (ams) NAME##_body(t, from, to, s, 1, 0);                                                          \
         else if (plain) NAME##_body(t, from, to, s, 0, 1);                                                        \
         else NAME##_body(t, from, to, s, 0, 0);                                                                   \
@@ -215,6 +351,22 @@ DEFINE_BODY(bf16_f32, float, sqrtf, BF16, F32, V_F32)
 DEFINE_BODY(bf16, float, sqrtf, BF16, BF16, V_BF16)
 DEFINE_BODY(random_bf16_f32, float, sqrtf, RANDOM_BF16, F32, V_F32)
 DEFINE_BODY(random_bf16, float, sqrtf, RANDOM_BF16, BF16, V_BF16)
+DEFINE_BODY(f32_roots, float, sqrtf, F32, ROOT, V_ROOT)
+DEFINE_BODY(f32_root_bf16, float, sqrtf, F32, ROOT, V_BF16)
+DEFINE_BODY(f16_roots, float, sqrtf, F16, ROOT, V_ROOT)
+DEFINE_BODY(f16_root_bf16, float, sqrtf, F16, ROOT, V_BF16)
+DEFINE_BODY(bf16_roots, float, sqrtf, BF16, ROOT, V_ROOT)
+DEFINE_BODY(bf16_root_bf16, float, sqrtf, BF16, ROOT, V_BF16)
+DEFINE_BODY(random_bf16_roots, float, sqrtf, RANDOM_BF16, ROOT, V_ROOT)
+DEFINE_BODY(random_bf16_root_bf16, float, sqrtf, RANDOM_BF16, ROOT, V_BF16)
+DEFINE_GROUPS(f32_8bit, f32_roots, float, 1)
+DEFINE_GROUPS(f32_8bit_bf16, f32_root_bf16, float, 0)
+DEFINE_GROUPS(f16_8bit, f16_roots, uint16_t, 1)
+DEFINE_GROUPS(f16_8bit_bf16, f16_root_bf16, uint16_t, 0)
+DEFINE_GROUPS(bf16_8bit, bf16_roots, uint16_t, 1)
+DEFINE_GROUPS(bf16_8bit_bf16, bf16_root_bf16, uint16_t, 0)
+DEFINE_GROUPS(random_bf16_8bit, random_bf16_roots, uint16_t, 1)
+DEFINE_GROUPS(random_bf16_8bit_bf16, random_bf16_root_bf16, uint16_t, 0)
 DEFINE_ALL(f32)
 DEFINE_ALL(f64)
 DEFINE_ALL(f32_bf16)
@@ -224,6 +376,14 @@ DEFINE_ALL(bf16_f32)
 DEFINE_ALL(bf16)
 DEFINE_ALL(random_bf16_f32)
 DEFINE_ALL(random_bf16)
+DEFINE_ALL(f32_8bit)
+DEFINE_ALL(f32_8bit_bf16)
+DEFINE_ALL(f16_8bit)
+DEFINE_ALL(f16_8bit_bf16)
+DEFINE_ALL(bf16_8bit)
+DEFINE_ALL(bf16_8bit_bf16)
+DEFINE_ALL(random_bf16_8bit)
+DEFINE_ALL(random_bf16_8bit_bf16)
 DEFINE_ALL(stream)
 
 static int best_level(void) {
@@ -302,16 +462,20 @@ static Range *add_range(Range *next, const void *data, Py_ssize_t bytes) {
     return next;
 }
 
+static Py_ssize_t moment_bytes(const Tensor *t, int bits) {
+    return bits == 8 ? t->count / t->row * row_bytes(t->row) : t->count * bits / 8;
+}
+
 /* Whether parameters share memory, also with a gradient or a state; they must then be updated one after the other. */
-static int share_memory(const Tensor *tensors, Py_ssize_t count, int p_size, int m_size, int v_size) {
+static int share_memory(const Tensor *tensors, Py_ssize_t count, int p_bits, int m_bits, int v_bits) {
     Range *ranges = malloc((size_t)count * 10 * sizeof *ranges), *next = ranges;
     if (!ranges) return 1; /* updating one after the other is always right */
-    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].p, tensors[k].count * p_size);
-    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * p_size);
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].p, tensors[k].count * p_bits / 8);
+    for (Py_ssize_t k = 0; k < count; k++) next = add_range(next, tensors[k].g, tensors[k].count * p_bits / 8);
     for (Py_ssize_t k = 0; k < count; k++) {
-        next = add_range(next, tensors[k].m, tensors[k].count * m_size);
-        if (tensors[k].ams != RELEASED) next = add_range(next, tensors[k].v, tensors[k].count * v_size);
-        if (tensors[k].ams == 1) next = add_range(next, tensors[k].vmax, tensors[k].count * v_size);
+        next = add_range(next, tensors[k].m, moment_bytes(&tensors[k], m_bits));
+        if (tensors[k].ams != RELEASED) next = add_range(next, tensors[k].v, moment_bytes(&tensors[k], v_bits));
+        if (tensors[k].ams == 1) next = add_range(next, tensors[k].vmax, moment_bytes(&tensors[k], v_bits));
     }
     int disjoint = are_disjoint(ranges, ranges + count * 5, next - ranges);
     free(ranges);
@@ -337,11 +501,12 @@ typedef struct {
     int (*view)(void *object, DLTensor *out); /* a borrowed view: nothing to release */
 } DLExchange;
 
-enum { DL_CPU = 1, DL_CUDA = 2, DL_ROCM = 10, DL_ONEAPI = 14, DL_INT = 0, DL_FLOAT = 2, DL_BFLOAT = 4 };
+enum { DL_CPU = 1, DL_CUDA = 2, DL_ROCM = 10, DL_ONEAPI = 14, DL_INT = 0, DL_UINT = 1, DL_FLOAT = 2, DL_BFLOAT = 4 };
 #define FLOAT16 {DL_FLOAT, 16, 1}
 #define FLOAT32 {DL_FLOAT, 32, 1}
 #define FLOAT64 {DL_FLOAT, 64, 1}
 #define BFLOAT16 {DL_BFLOAT, 16, 1}
+#define UINT8 {DL_UINT, 8, 1} /* 8 bits with a scale for each group */
 
 static struct {
     const DLExchange *exchange;
@@ -360,6 +525,12 @@ static const struct {
     {FLOAT16, FLOAT32, FLOAT32, LEVELS(f16_f32), LEVELS(f16_f32)},
     {BFLOAT16, FLOAT32, FLOAT32, LEVELS(bf16_f32), LEVELS(random_bf16_f32)},
     {BFLOAT16, BFLOAT16, BFLOAT16, LEVELS(bf16), LEVELS(random_bf16)},
+    {FLOAT32, UINT8, UINT8, LEVELS(f32_8bit), LEVELS(f32_8bit)},
+    {FLOAT32, UINT8, BFLOAT16, LEVELS(f32_8bit_bf16), LEVELS(f32_8bit_bf16)},
+    {FLOAT16, UINT8, UINT8, LEVELS(f16_8bit), LEVELS(f16_8bit)},
+    {FLOAT16, UINT8, BFLOAT16, LEVELS(f16_8bit_bf16), LEVELS(f16_8bit_bf16)},
+    {BFLOAT16, UINT8, UINT8, LEVELS(bf16_8bit), LEVELS(random_bf16_8bit)},
+    {BFLOAT16, UINT8, BFLOAT16, LEVELS(bf16_8bit_bf16), LEVELS(random_bf16_8bit_bf16)},
 };
 enum { KIND_COUNT = sizeof KINDS / sizeof *KINDS };
 static const Update STREAM[] = LEVELS(stream);
@@ -395,9 +566,16 @@ static int same_device(const DLTensor *a, const DLTensor *b) {
     return a->device_type == b->device_type && a->device_id == b->device_id;
 }
 
-static int overlap(const DLTensor *a, const DLTensor *b, Py_ssize_t count) {
-    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data, n = (uintptr_t)count;
-    return x < y + n * b->dtype.bits / 8 && y < x + n * a->dtype.bits / 8;
+/* The bytes of a dense tensor. */
+static uintptr_t bytes_of(const DLTensor *t) {
+    uintptr_t bytes = t->dtype.bits / 8;
+    for (int32_t i = 0; i < t->ndim; i++) bytes *= (uintptr_t)t->shape[i];
+    return bytes;
+}
+
+static int overlap(const DLTensor *a, const DLTensor *b) {
+    uintptr_t x = (uintptr_t)a->data, y = (uintptr_t)b->data;
+    return x < y + bytes_of(b) && y < x + bytes_of(a);
 }
 
 static int same_type(const DLDataType *a, const DLDataType *b) { return !memcmp(a, b, sizeof *a); }
@@ -423,6 +601,27 @@ static int is_dense(const DLTensor *t, Py_ssize_t *count) {
     return 1;
 }
 
+static int is_contiguous(const DLTensor *t) {
+    int64_t expected = 1;
+    for (int32_t i = t->ndim; i-- > 0; expected *= t->shape[i])
+        if (t->shape[i] > 1 && t->strides[i] != expected) return 0;
+    return 1;
+}
+
+static int is_8bit(const DLTensor *moment) {
+    return moment->dtype.code == DL_UINT && moment->dtype.bits == 8;
+}
+
+/* Whether a moment has the parameter's layout, or in 8 bits the groups of its rows, whose length this sets. */
+static int fits(const DLTensor *moment, const DLTensor *p, Tensor *out) {
+    if (!is_8bit(moment)) return same_layout(p, moment);
+    if (p->device_type != DL_CPU || !out->count || p->ndim < 2 || !is_contiguous(p)) return 0;
+    Py_ssize_t row = out->count / (Py_ssize_t)p->shape[0];
+    out->row = (int32_t)row;
+    return row <= INT32_MAX && moment->ndim == 2 && moment->shape[0] == p->shape[0] &&
+           moment->shape[1] == row_bytes(row) && is_contiguous(moment) && (uintptr_t)moment->data % sizeof(float) == 0;
+}
+
 /* The lists of one call: parameters, gradients, first and second moments, for AMSBound the largest second moments. */
 typedef struct { PyObject *p, *g, *m, *v, *vmax, *steps; } Lists;
 
@@ -444,19 +643,18 @@ static int read_tensor(const Lists *lists, Py_ssize_t k, Place place, Tensor *ou
         !view(PyList_GetItem(lists->m, k), &m) || !view(PyList_GetItem(list_of_v, k), &v) ||
         (ams && !view(PyList_GetItem(lists->vmax, k), &vmax)) || !view(PyList_GetItem(lists->steps, k), &s))
         return -1;
-    if (!same_layout(&p, &g) || !same_layout(&p, &m) || !same_layout(&p, &v) || (ams && !same_layout(&p, &vmax)) ||
-        !is_dense(&p, &out->count) || !same_type(&p.dtype, &g.dtype) ||
-        (ams && !same_type(&v.dtype, &vmax.dtype)) ||
+    if (!same_layout(&p, &g) || !is_dense(&p, &out->count) || !fits(&m, &p, out) || !fits(&v, &p, out) ||
+        !same_type(&p.dtype, &g.dtype) ||
+        (ams && (is_8bit(&v) || !same_layout(&p, &vmax) || !same_type(&v.dtype, &vmax.dtype))) ||
         s.ndim != 0 || s.dtype.code != DL_INT || s.dtype.bits != 64)
         return -1;
     if (!fit_place(&p, &g, &m, &v, ams ? &vmax : NULL, &s, place) || !has_memory(lists->steps, k, &s)) return -1;
     if (out->count && (!has_memory(lists->p, k, &p) || !has_memory(lists->g, k, &g) || !has_memory(lists->m, k, &m) ||
                        !has_memory(list_of_v, k, &v) || (ams && !has_memory(lists->vmax, k, &vmax))))
         return -1;
-    if (overlap(&p, &g, out->count) || overlap(&p, &m, out->count) || overlap(&p, &v, out->count) ||
-        overlap(&g, &m, out->count) || overlap(&g, &v, out->count) || (!released && overlap(&m, &v, out->count)) ||
-        (ams && (overlap(&p, &vmax, out->count) || overlap(&g, &vmax, out->count) || overlap(&m, &vmax, out->count) ||
-                 overlap(&v, &vmax, out->count))))
+    if (overlap(&p, &g) || overlap(&p, &m) || overlap(&p, &v) || overlap(&g, &m) || overlap(&g, &v) ||
+        (!released && overlap(&m, &v)) ||
+        (ams && (overlap(&p, &vmax) || overlap(&g, &vmax) || overlap(&m, &vmax) || overlap(&v, &vmax))))
         return -1; /* the bodies' pointers are restrict */
     out->p = p.data, out->g = g.data, out->m = m.data;
     out->v = released ? NULL : v.data, out->vmax = ams ? vmax.data : NULL;
@@ -574,7 +772,7 @@ static PyObject *apply(PyObject *args, int stream) {
     Update body = stream ? STREAM[level] : s.stochastic ? KINDS[kind].stochastic[level] : KINDS[kind].nearest[level];
     int parallel = count > 1 && threads > 1 && total >= 2 * ELEMENTS_PER_THREAD;
     if (parallel && !stream &&
-        share_memory(tensors, count, KINDS[kind].p.bits / 8, KINDS[kind].m.bits / 8, KINDS[kind].v.bits / 8))
+        share_memory(tensors, count, KINDS[kind].p.bits, KINDS[kind].m.bits, KINDS[kind].v.bits))
         for (Py_ssize_t k = 0; k < count; k++)
             run(body, &tensors[k], 1, tensors[k].count, &s, tensors[0].ams, threads);
     else

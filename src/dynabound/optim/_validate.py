@@ -107,6 +107,11 @@ def check_params(group: dict[str, Any]) -> None:
                 "kernels support plain float32, float64, bfloat16, float16 and complex tensors on the CPU, CUDA, ROCm "
                 "and XPU; leave fused=None"
             )
+        if gpu and "8bit" in _names(group["state_dtype"]):
+            raise ValueError(
+                f"fused=True, state_dtype={group['state_dtype']!r}: the Triton kernel does not support 8 bits, and "
+                f"parameter {index} is on {param.device}; leave fused=None"
+            )
         if gpu and _fused.gpu_missing():
             raise RuntimeError(f"fused=True: there is no Triton kernel: {_fused.gpu_missing()}; or leave fused=None")
         if group["capturable"] and param.is_cpu and not gpu:
@@ -158,6 +163,11 @@ def _problem(param: Tensor, grad: Tensor, moments: Sequence[Tensor]) -> str | No
             return (
                 f"({param.dtype}) has moments of dtype {moment.dtype} and layout {moment.layout} on {moment.device}: "
                 "they cannot be updated; construct a new optimizer, or load its state_dict"
+            )
+        if packed and not (moment.is_contiguous() and moment.storage_offset() % 4 == 0):
+            return (
+                "has moments in 8 bits that are not contiguous, or not aligned to 4 bytes: they cannot be updated; use "
+                "clone(memory_format=torch.contiguous_format)"
             )
         if moment.shape != (eightbit.packed_shape(param.shape) if packed else param.shape):
             return (
@@ -216,10 +226,6 @@ def _check_backends(group: dict[str, Any]) -> None:
         for other in ("foreach", "differentiable"):
             if group[other]:
                 raise ValueError(f"fused=True, {other}=True: the kernel does not support {other}; set one of them")
-    if group["fused"] and "8bit" in _names(group["state_dtype"]):
-        raise ValueError(
-            f"fused=True, state_dtype={group['state_dtype']!r}: the kernels do not support 8 bits; leave fused=None"
-        )
     if group["differentiable"] and (
         group["rounding"] == "stochastic" or {"8bit", "bfloat16"} & _names(group["state_dtype"])
     ):

@@ -13,7 +13,7 @@ CHUNK = tl.constexpr(8192)
 BLOCK = tl.constexpr(1024)
 """Elements that a program holds in registers: 8 per thread, two 128-bit words of float32."""
 ENTRY = tl.constexpr(8)
-"""64-bit words of an entry: p, m, v, vmax, g, count, step, (kind, ams)."""
+"""64-bit words of an entry: p, m, v, vmax, g, count, step, (row, kind, ams)."""
 RELEASED = tl.constexpr(2)
 """The value of ``ams`` where there is no second moment any more, and the learning rate is the lower bound."""
 SCALARS = tl.constexpr(14)

@@ -1,15 +1,16 @@
 """Moments in 8 bits: codes of groups of 32 elements and their scale, rounded stochastically.
 
 A moment is one tensor of uint8 with the parameter's rows (its first dimension). A row of n elements, in the order of
-``flatten``, takes ⌈n/32⌉ groups of 36 bytes: 32 codes, and the scale s as a float32; zeros fill the last group.
-Rows are independent, so that the tensor is sharded among processes as the parameter is. With q a code::
+``flatten``, takes ⌈n/32⌉ groups of 36 bytes: first all codes, where zeros fill the last group, then the scale s of each
+group as a float32. Rows are independent, so that the tensor is sharded among processes as the parameter is. With q a
+code::
 
-    m = s·q/(254 − |q|)    q from −127 to 127, s the largest |m| of the group
-    v = (s·q)²             q from 0 to 255, 255·s the largest √v of the group
+    m = sign(q)·(s·q)²    q from −127 to 127, 127·s the largest √|m| of the group
+    v = (s·q)²            q from 0 to 255, 255·s the largest √v of the group
 
 Of the two neighbouring codes each is chosen with the probability that makes m and v unbiased: rounded to nearest, small
 elements of m would never change, and no v would. A v > 0 has at least the code 1, because a v of 0 would make its rate
-jump to the upper bound.
+jump to the upper bound. The kernel gives the same bits.
 """
 
 from __future__ import annotations
@@ -56,36 +57,35 @@ def unpack(moment: Tensor, param: Tensor, second: bool) -> Tensor:
     if is_dtensor(moment):
         local = unpack(moment.to_local(), param.to_local(), second)  # type: ignore[attr-defined]
         return _place(local, param, param.shape)
-    groups = moment.view(moment.shape[0], moment.shape[1] // _BYTES, _BYTES)
-    codes, scale = groups[..., :GROUP], groups[..., GROUP:].contiguous().view(torch.float32)
-    if second:
-        x = (codes * scale).square()
-    else:
-        q = codes.view(torch.int8).float()
-        x = q / (254 - q.abs()) * scale
+    codes, scales = _split(moment)
+    roots = (codes if second else codes.view(torch.int8)) * scales
+    x = roots * (roots if second else roots.abs())
     return x.flatten(1)[:, : math.prod(param.shape[1:])].reshape(param.shape)
 
 
 def pack(packed: Tensor, moment: Tensor, second: bool, bits: Tensor) -> None:
     """Round ``moment`` to ``packed`` by 32 random bits for each element."""
     x = _group(moment.float())
-    # The high bits of a product depend on all bits: other noise for m than for v, and than for the parameter.
-    noise = (_group(bits if second else (bits * 0x9E3779B1) & 0xFFFFFFFF) >> 16).float()
-    magnitude = x.sqrt() if second else x.abs()
-    scale = magnitude.amax(2, keepdim=True)
-    if second:
-        scale = scale / 255
-    y = magnitude / torch.where(scale > 0, scale, 1)
-    if second:
-        q = y.floor()
-        up = (y - q) * (y + q) / (2 * q + 1)
-    else:
-        q = (254 * y / (1 + y)).floor()
-        up = (y * (254 - q) - q) * (253 - q) / 254
-    codes = (q + (noise < up * 65536)).nan_to_num()  # where an element is not finite, neither is the scale
-    codes = codes.clamp(max=255).maximum((x > 0).float()) if second else codes.clamp(max=127) * x.nan_to_num().sign()
+    noise = (_group(bits) >> (16 if second else 8)) & 0xFFFF  # other bits for m than for v and for the parameter
+    roots = x.abs().double().sqrt().float()  # by way of float64, because torch's root of a float32 is not exact
+    top = 255 if second else 127
+    largest = roots.amax(2, keepdim=True)
+    scales = largest / largest.new_full((), top)
+    y = roots * torch.where(largest > 0, largest.new_full((), top) / largest, 0)
+    y = torch.where(y < top, y, top)  # also where an element is not finite, and neither is the scale
+    q = y.floor()
+    codes = q + (noise.float() * (2 * q + 1) < (y - q) * (y + q) * 65536)
+    codes = codes.maximum((x > 0).float()) if second else torch.where(x.signbit(), -codes, codes)
     codes = codes.to(torch.uint8) if second else codes.to(torch.int8).view(torch.uint8)
-    packed.copy_(torch.cat([codes, scale.view(torch.uint8)], 2).flatten(1))
+    for stored, values in zip(_split(packed), (codes, scales), strict=True):
+        stored.copy_(values)
+
+
+def _split(moment: Tensor) -> tuple[Tensor, Tensor]:
+    """Views of the codes and of the scales, both with dimensions (rows, groups, elements)."""
+    groups = moment.shape[1] // _BYTES
+    codes, scales = moment[:, : groups * GROUP], moment[:, groups * GROUP :]
+    return codes.view(-1, groups, GROUP), scales.view(torch.float32).unsqueeze(2)
 
 
 def _group(x: Tensor) -> Tensor:
