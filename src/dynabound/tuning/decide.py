@@ -34,10 +34,15 @@ NEAR = 0.05
 """Of that decrease: how much worse a rate must be, so that smaller ones are not tried. Losses can have two valleys."""
 KEEPS_UP = 0.85
 """Of that decrease: what SGD must reach in its first trial, otherwise no more of its rates are tried."""
-SPEEDS = {"falling": 0.1, "closing": 10.0, "late": 1.0}
+SPEEDS = {"falling": 0.1, "closing": 10.0, "late": 1.0, "wide": 0.01}
 """γ·steps of AdaBound's trials and of the run. falling: at the end of the run the bounds are still a factor of 11 from
 ``final_lr``, so that the lower one lifts no rate. closing: a factor of 2 after a tenth of the run, and 10 % at its end.
-late: a factor of 2 at its end, for finish="sgd"."""
+late: a factor of 2 at its end, for finish="sgd". wide: a factor of 100 at its end, for finish="adam"."""
+
+_ENDS = {
+    "falling": "final_lr: Adam with a learning rate that the upper one lowers.",
+    "wide": "final_lr, so that they clip extreme rates only: Adam. A long run needs a schedule.",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ class Trial:
     kind: str
     """What it tries. "lr": a rate of Adam. "final_lr": a rate of SGD with averaged momentum. "closing", "late": bounds
     of AdaBound that close around the best rate of SGD. "falling": an upper bound that falls below the mean of Adam's
-    rates α/√v. The one that was chosen is the last trial."""
+    rates α/√v. "wide": wide bounds around that mean. The one that was chosen is the last trial."""
     rate: float
     """``lr`` for "lr", ``final_lr`` for the others."""
     losses: tuple[float, ...]
@@ -147,8 +152,8 @@ def best_rate(scores: Scores, start: float) -> float:
 
     Not if one of them ended above ``start``, the loss of the untrained model: how far it diverged says nothing.
 
-    >>> best_rate({1.0: 3.0, 10.0: 1.0, 100.0: 3.0}, start=4.0)
-    10.0
+    >>> best_rate({1.0: 2.0, 10.0: 1.0, 100.0: 3.0}, start=4.0), best_rate({1.0: 2.0, 10.0: 1.0, 100.0: 9.0}, start=4.0)
+    (6.81..., 10.0)
     """
     rates = sorted(scores)
     index = rates.index(min(rates, key=scores.__getitem__))
@@ -212,7 +217,7 @@ def keeps_up(start: Sequence[float], sgd: Trial, adam: Trial) -> bool:
 def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: slice = slice(None)) -> Decision:
     """The answer from the trials of one repeat; its two rates are judged by ``part`` of the losses."""
     adam, shown = best_of(trials, "lr"), trials[-1]
-    is_sgd, speed = shown.kind != "falling", SPEEDS[shown.kind]
+    is_sgd, speed = shown.kind in ("closing", "late"), SPEEDS[shown.kind]
     length = len(adam.losses)
     factor = shorter(length, steps)
     tried = {kind: {trial.rate: score(trial, part) for trial in trials if trial.kind == kind}
@@ -229,7 +234,7 @@ def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: sl
         "final_lr": _why_sgd(trials, sgd, longer) if is_sgd else _why_adam(trials, longer),
     }
     reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.3g} from "
-    reasons["gamma"] += "final_lr." if is_sgd else "final_lr: Adam with a learning rate that the upper one lowers."
+    reasons["gamma"] += _ENDS.get(shown.kind, "final_lr.")
     reasons["compared"] = _compare(start, shown, adam)
     return Decision(lr, final_lr, speed / steps, reasons)
 
@@ -252,6 +257,8 @@ def _why_sgd(trials: Sequence[Trial], rate: float, longer: str) -> str:
 
 
 def _why_adam(trials: Sequence[Trial], longer: str) -> str:
+    if trials[-1].kind == "wide":
+        return "the mean of Adam's rates lr/√v in its best trial, in proportion to lr."
     why = f"the upper bound falls to the mean of Adam's rates lr/√v times {longer}."
     closing = [trial for trial in trials if trial.kind == "closing"]
     behind = [trial for trial in trials if trial.kind == "final_lr" and not closing]

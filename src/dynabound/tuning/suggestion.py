@@ -24,7 +24,13 @@ __all__ = ["LearningRateSuggestion", "Suggestion", "scaled_groups"]
 _LOSSES = ("losses", "validation")
 _SHOWN = {
     "lr": {"lr": "Adam"},
-    "final_lr": {"final_lr": "SGD", "closing": "AdaBound, closing", "late": "AdaBound, late", "falling": "AdaBound"},
+    "final_lr": {
+        "final_lr": "SGD",
+        "closing": "AdaBound, closing",
+        "late": "AdaBound, late",
+        "falling": "AdaBound",
+        "wide": "AdaBound",
+    },
 }
 """The trials that the figure shows: kinds and labels, for each of the rates."""
 

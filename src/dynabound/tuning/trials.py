@@ -197,7 +197,10 @@ class _Repeat:
         if plan.finish != "adam" and self.adabound_as_sgd(start, adam, guess * decide.FACTOR):
             return start, self.trials
         end = decide.shorter(plan.length, plan.steps) * center
-        self.adabound("falling", end / (1 + 1 / decide.SPEEDS["falling"]), adam.rate)
+        if plan.finish == "adam":
+            self.adabound("wide", center, adam.rate)
+        else:
+            self.adabound("falling", end / (1 + 1 / decide.SPEEDS["falling"]), adam.rate)
         return start, self.trials
 
     def adabound_as_sgd(self, start: Sequence[float], adam: Trial, first: float) -> bool:
