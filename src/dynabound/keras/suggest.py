@@ -58,11 +58,11 @@ def suggest(
         model: a built model, compiled with the loss to minimise and any optimizer.
         data: a tuple of arrays ``(x, y)`` or ``(x, y, sample_weight)``, which is shuffled and divided into batches; or
             an iterable of batches that are such tuples: a ``tf.data.Dataset``, ``PyDataset``, DataLoader or list.
-            ``budget`` / 11 · ``repeats`` batches are kept in memory.
+            ``budget`` / 12 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
-        finish: "sgd": the bounds close around a rate of SGD; "adam": they clip extreme rates only. "auto": like "adam",
-            unless bounds that close end clearly lower in a trial.
+        finish: "auto": Adam with a decay, by an upper bound that falls as 1/t, unless bounds that close around a rate
+            of SGD end clearly lower in a trial. "adam": Adam without a decay. "sgd": bounds that close late.
         lr: the first rate of Adam that is tried.
         validation: batches, as tuples, that the trials are judged by; all are used after each trial. None: the trials
             are judged by their last training losses.

@@ -53,12 +53,12 @@ def suggest(
     Args:
         params: the parameters that the run starts from.
         loss: ``loss(params, batch)`` returns the scalar to minimise; a pure function.
-        batches: any iterable; ``budget`` / 11 · ``repeats`` batches are kept in memory.
+        batches: any iterable; ``budget`` / 12 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         optimizer: ``adabound``, ``amsbound``, ``adaboundw``, or one of them with further arguments, such as
             ``functools.partial(adaboundw, mask=mask)``.
-        finish: "sgd": the bounds close around a rate of SGD; "adam": they clip extreme rates only. "auto": like "adam",
-            unless bounds that close end clearly lower in a trial.
+        finish: "auto": Adam with a decay, by an upper bound that falls as 1/t, unless bounds that close around a rate
+            of SGD end clearly lower in a trial. "adam": Adam without a decay. "sgd": bounds that close late.
         lr: the first rate of Adam that is tried.
         validation: batches that the trials are judged by; all are used after each trial. None: the trials are judged by
             their last training losses.

@@ -79,12 +79,12 @@ def suggest(
     Args:
         model: the model to train. Its trained parameters and buffers are copied once.
         loss: ``loss(model, batch)`` returns the scalar to minimise. Move the batch to a device and use autocast here.
-        batches: any iterable, such as a DataLoader; ``budget`` / 11 · ``repeats`` batches are kept in memory.
+        batches: any iterable, such as a DataLoader; ``budget`` / 12 · ``repeats`` batches are kept in memory.
         steps: the length of the planned run, in optimizer steps.
         params: parameters or param groups to be trained. None: all that require gradients. If groups set ``lr``, only
             the ratios matter: they are kept, and the suggestion is the largest; see ``Suggestion.apply``.
-        finish: "sgd": the bounds close around a rate of SGD; "adam": they clip extreme rates only. "auto": like "adam",
-            unless bounds that close end clearly lower in a trial.
+        finish: "auto": Adam with a decay, by an upper bound that falls as 1/t, unless bounds that close around a rate
+            of SGD end clearly lower in a trial. "adam": Adam without a decay. "sgd": bounds that close late.
         lr: the first rate of Adam that is tried.
         validation: batches that the trials are judged by, in evaluation mode; all are used after each trial. None: the
             trials are judged by their last training losses.
