@@ -189,7 +189,7 @@ class _Repeat:
         loss = statistics.fmean(start if plan.validation else decide.last_third(start))
         decide.explore(
             lambda lr: self.trial("lr", lr, TrialRates(lr)),
-            plan.lr, loss, _UNITS - 1, decide.LOWEST, decide.HIGHEST, decide.NEAR,
+            plan.lr, loss, _UNITS - (3 if plan.finish == "sgd" else 1), decide.LOWEST, decide.HIGHEST, decide.NEAR,
         )  # fmt: skip
         adam = decide.best_of(self.trials, "lr")
         _check_decrease(start, self.trials, adam, self.runner.notes)
