@@ -1,6 +1,7 @@
 import json
 import math
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store, StoreError
 from dynabound.lab.tasks import datasets, models
-from dynabound.lab.train import train
+from dynabound.lab.train import _cpu_model, train
 from dynabound.lab.training import loop
 from dynabound.lab.training.batches import make_batches
 from helpers import worker
@@ -259,3 +260,9 @@ def test_images_of_several_channels_are_convolved_with_adjacent_channels(channel
     expected = F.cross_entropy(training.model(batch.x.contiguous()), batch.y)
     assert loss.item() == pytest.approx(expected.item(), rel=1e-5)
     assert all(parameter.is_contiguous() for parameter in training.model.parameters())
+
+
+def test_the_cpu_s_family_and_model_tell_processors_of_one_name_apart(monkeypatch):
+    processor = "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n\n"
+    monkeypatch.setattr(Path, "read_text", lambda path: processor + processor.replace("26", "25"))
+    assert _cpu_model() == "AMD EPYC (family 26, model 2)"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import logging
 import platform
@@ -274,13 +275,16 @@ def _commit() -> str | None:
 
 
 def _cpu_model() -> str:
-    """The processor's name: the last digits of a run depend on it."""
+    """The processor's name, family and model, on which the last digits of a run depend: virtual ones share a name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor() or platform.machine()
-    fields = (line.partition(":") for line in lines)
-    return next((value.strip() for key, _, value in fields if key.strip() == "model name"), platform.machine())
+    first = itertools.takewhile(str.strip, lines)  # the first processor's
+    fields = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first)}
+    if "model name" not in fields:
+        return platform.machine()
+    return f"{fields['model name']} (family {fields.get('cpu family')}, model {fields.get('model')})"
 
 
 def _compare(sessions: list[dict[str, Any]], now: dict[str, Any]) -> None:
