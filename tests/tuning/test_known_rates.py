@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 
 from dynabound import AdaBound
 from dynabound.tuning import final_lr_from_adam, final_lr_from_sgd
+from dynabound.tuning.known_rates import adams_rates
 
 
 @pytest.mark.parametrize(("momentum", "dampening"), [(0.9, 0.0), (0.9, 0.9), (0.5, 0.25), (0.0, 0.0)])
@@ -45,6 +47,20 @@ def test_elements_that_never_had_a_gradient_do_not_count() -> None:
     weight.grad = torch.tensor([2.0, 0.0])
     adam.step()
     assert final_lr_from_adam(adam) == pytest.approx(0.005)
+
+
+@pytest.mark.parametrize(("gradients", "uneven"), [([1.0, 1.0, 4.0], False), ([1.0, 1.0, 1.0, 20.0], True)])
+def test_rates_are_uneven_if_most_are_above_twice_their_mean(gradients: list[float], uneven: bool) -> None:
+    """The harmonic mean of lr/√v, also where a group has a tenth of the learning rate."""
+    weights = [nn.Parameter(torch.zeros(1)) for _ in gradients]
+    adam = torch.optim.Adam([{"params": weights[:1], "lr": 0.001}, {"params": weights[1:]}], lr=0.01, eps=0)
+    for weight, gradient in zip(weights, gradients, strict=True):
+        weight.grad = torch.full((1,), gradient)
+    weights[0].grad = weights[0].grad / 10
+    adam.step()
+    found = adams_rates(adam)
+    assert found.mean == pytest.approx(statistics.harmonic_mean([0.01 / gradient for gradient in gradients]))
+    assert found.uneven == uneven
 
 
 @pytest.mark.parametrize("dtype", [torch.complex64, torch.float16, torch.bfloat16])

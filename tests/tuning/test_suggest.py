@@ -108,6 +108,29 @@ def test_bounds_close_where_sgd_ends_lower() -> None:
         assert suggest(Far(), loss, noise, steps=500, lr=3.0, finish="adam").trials[-1].kind == "wide"
 
 
+def test_bounds_stay_wide_where_one_bound_would_hold_most_elements_back() -> None:
+    """Ten gradients of 10 and 10,000 of 0.005: the mean of √v is three times the median, and SGD moves only the ten."""
+    slopes = torch.cat([torch.full((10,), 10.0), torch.full((10_000,), 0.005)])
+
+    class Uneven(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = nn.Parameter(torch.full((10_010,), 12.0))
+
+    def loss(model: Uneven, sign: Tensor) -> Tensor:
+        return (slopes * model.x.abs()).sum() + 0 * sign
+
+    found = suggest(Uneven(), loss, torch.ones(50), steps=600)
+    falling, steady = found.trials[-2:]
+    assert (falling.kind, steady.kind) == ("falling", "steady")
+    assert decide.score(steady) < decide.score(falling)
+    assert found.gamma * 600 == pytest.approx(0.001, rel=5e-3)
+    assert found.final_lr == pytest.approx(found.lr / slopes.mean().item(), rel=1e-2)
+    scaled = decide.smallest_rate(found.scores("lr"), found.start[0]) * (50 / 600) ** (1 / 3)
+    assert found.lr == pytest.approx(scaled, rel=5e-3)
+    assert "ended clearly higher than Adam" in found.reasons["final_lr"]
+
+
 def test_rates_scale_as_they_must_with_the_loss() -> None:
     """A loss times 100 does not change Adam's rate (except for eps) and divides SGD's by 100."""
     model, batches = regression()
@@ -323,6 +346,21 @@ def test_a_best_rate_at_the_end_of_the_trials_is_noted(endless: Suggestion) -> N
     assert endless.notes[0].startswith("lr: the best rate, 10, was the largest")
 
 
+def test_rates_that_are_as_good_over_a_decade_are_noted() -> None:
+    """The loss falls to 1 when x is 0.001, and stays there."""
+
+    class Step(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x = nn.Parameter(torch.zeros(1))
+
+    def loss(model: Step, scale: Tensor) -> Tensor:
+        return scale * (1 + torch.relu(1 - 1000 * model.x).sum())
+
+    with pytest.warns(UserWarning, match=r"lr: in 50 steps all rates from .* to 0.01 are as good, but for 1% of the"):
+        suggest(Step(), loss, torch.linspace(0.9, 1.1, 50), steps=600, finish="adam")
+
+
 def test_an_error_at_a_rate_that_is_too_large_is_a_failed_trial() -> None:
     """torch.distributions.Normal refuses NaN; an error in the first step has another cause."""
     model, batches = regression()
@@ -510,6 +548,10 @@ def test_figure_shows_every_trial(endless: Suggestion) -> None:
     broken = replace(endless, trials=(Trial("lr", 99.0, (1.0, math.inf)), *endless.trials))
     first, second = broken.figure().axes
     shown = {line.get_label(): sorted(line.get_xdata()) for axes in (first, second) for line in axes.lines}
+    for kind in ("wide", "steady"):
+        one = Trial(kind, 2.5, (1.0, 0.9, 0.8))
+        drawn = replace(endless, trials=(*endless.trials, one)).figure().axes[1]
+        assert any(list(line.get_xdata()) == [2.5] for line in drawn.lines)
     assert shown["Adam"] == sorted(broken.scores("lr"))
     assert shown["SGD"] == sorted(broken.scores("final_lr"))
     assert len(first.lines) + len(second.lines) == len({trial.kind for trial in broken.trials}) + 5

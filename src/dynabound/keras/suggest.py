@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from dynabound.keras.adabound import AdaBound
-from dynabound.tuning.known_rates import rates_from_moments
+from dynabound.tuning.known_rates import AdamsRates, rates_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
 from dynabound.tuning.trials import Plan, ProgressCallback, TrialRates, TrialRunner, check_plan, suggest_with
 
@@ -143,8 +143,8 @@ class KerasRunner(TrialRunner):
         self.trainer.reset_metrics()
         return float(self.trainer.test_on_batch(*batch, return_dict=True)["loss"])
 
-    def adams_rates(self) -> tuple[float, float]:
-        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
+    def adams_rates(self) -> AdamsRates:
+        """What the second moments say after the last trial, which was one of Adam."""
         return rates_from_moments(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
 
 

@@ -10,7 +10,7 @@ import optax
 
 from dynabound.optax.adabound import adabound
 from dynabound.optax.lens import find
-from dynabound.tuning.known_rates import rates_from_moments
+from dynabound.tuning.known_rates import AdamsRates, rates_from_moments
 from dynabound.tuning.suggestion import LearningRateSuggestion
 from dynabound.tuning.trials import Plan, ProgressCallback, TrialRates, TrialRunner, check_plan, suggest_with
 
@@ -134,8 +134,8 @@ class OptaxRunner(TrialRunner):
         """The loss of a validation batch, without training."""
         return float(self.loss(self.params, batch))
 
-    def adams_rates(self) -> tuple[float, float]:
-        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
+    def adams_rates(self) -> AdamsRates:
+        """What the second moments say after the last trial, which was one of Adam."""
         state = find(self.state)
         correction = 1 - self.b2 ** int(state.count)
         return rates_from_moments((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)

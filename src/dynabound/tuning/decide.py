@@ -6,6 +6,8 @@ by the mean loss of its last third, or of validation batches.
 * ``lr``: the smallest rate of Adam that is as good as the best in trials, but for :data:`MARGIN`.
 * Bounds: the upper one falls as 1/t, from far above Adam's rates α/√v to what their mean should be in a longer run:
   (length of a trial / length of the run)^:data:`HORIZON` of it.
+* If most of Adam's rates are far above their mean, SGD does not keep up with Adam, and the falling bound ends clearly
+  higher than Adam, bounds stay wide, and ``lr`` is what a longer run needs.
 * If SGD's loss decreases about as fast as Adam's, AdaBound is also tried with bounds that close around the best rate of
   SGD. They are chosen if it ends lower than Adam, significantly and by :data:`MARGIN`.
 """
@@ -34,14 +36,17 @@ NEAR = 0.05
 """Of that decrease: how much worse a rate must be, so that smaller ones are not tried. Losses can have two valleys."""
 KEEPS_UP = 0.85
 """Of that decrease: what SGD must reach in its first trial, otherwise no more of its rates are tried."""
-SPEEDS = {"falling": 0.1, "closing": 10.0, "late": 1.0, "wide": 0.01}
+SPEEDS = {"falling": 0.1, "closing": 10.0, "late": 1.0, "wide": 0.01, "steady": 0.001}
 """γ·steps of AdaBound's trials and of the run. falling: at the end of the run the bounds are still a factor of 11 from
 ``final_lr``, so that the lower one lifts no rate. closing: a factor of 2 after a tenth of the run, and 10 % at its end.
-late: a factor of 2 at its end, for finish="sgd". wide: a factor of 100 at its end, for finish="adam"."""
+late: a factor of 2 at its end, for finish="sgd". wide: a factor of 100 at its end, for finish="adam". steady: of 1,000,
+because the rates are uneven."""
 
+_WIDE = "final_lr, so that they clip extreme rates only: Adam."
 _ENDS = {
     "falling": "final_lr: Adam with a learning rate that the upper one lowers.",
-    "wide": "final_lr, so that they clip extreme rates only: Adam. A long run needs a schedule.",
+    "wide": f"{_WIDE} A long run needs a schedule.",
+    "steady": _WIDE,
 }
 
 
@@ -214,23 +219,30 @@ def keeps_up(start: Sequence[float], sgd: Trial, adam: Trial) -> bool:
     return before - score(sgd) >= KEEPS_UP * (before - score(adam))
 
 
+def sgd_keeps_up(start: Sequence[float], trials: Sequence[Trial]) -> bool:
+    """Whether any trial of SGD did."""
+    adam = best_of(trials, "lr")
+    return any(keeps_up(start, trial, adam) for trial in trials if trial.kind == "final_lr")
+
+
 def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: slice = slice(None)) -> Decision:
     """The answer from the trials of one repeat; its two rates are judged by ``part`` of the losses."""
     adam, shown = best_of(trials, "lr"), trials[-1]
     is_sgd, speed = shown.kind in ("closing", "late"), SPEEDS[shown.kind]
+    is_shorter = is_sgd or shown.kind == "steady"
     length = len(adam.losses)
     factor = shorter(length, steps)
     tried = {kind: {trial.rate: score(trial, part) for trial in trials if trial.kind == kind}
              for kind in ("lr", "final_lr")}  # fmt: skip
     before = statistics.fmean(start_of(start, adam))
-    lr = smallest_rate(tried["lr"], before) * (factor if is_sgd else 1)
+    lr = smallest_rate(tried["lr"], before) * (factor if is_shorter else 1)
     sgd = best_rate(tried["final_lr"], before) if is_sgd else math.nan
     final_lr = sgd * factor if is_sgd else shown.rate / adam.rate * lr
     longer = f"({length}/{steps})^{HORIZON:.2g}, because a longer run needs a smaller rate"
     reasons = {
         "lr": f"in {length} steps Adam's loss decreased most at {adam.rate:.3g}, from "
         f"{_digits(start_of(start, adam), adam)}. Chosen: the smallest rate that is as good, but for {MARGIN:.0%} of "
-        f"the decrease{f', times {longer}' if is_sgd else ''}.",
+        f"the decrease{f', times {longer}' if is_shorter else ''}.",
         "final_lr": _why_sgd(trials, sgd, longer) if is_sgd else _why_adam(trials, longer),
     }
     reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.3g} from "
@@ -257,8 +269,11 @@ def _why_sgd(trials: Sequence[Trial], rate: float, longer: str) -> str:
 
 
 def _why_adam(trials: Sequence[Trial], longer: str) -> str:
-    if trials[-1].kind == "wide":
-        return "the mean of Adam's rates lr/√v in its best trial, in proportion to lr."
+    if trials[-1].kind in ("wide", "steady"):
+        why = "the mean of Adam's rates lr/√v in its best trial, in proportion to lr."
+        if trials[-1].kind == "wide":
+            return why
+        return f"{why} An upper bound that falls ended clearly higher than Adam: most rates are above twice the mean."
     why = f"the upper bound falls to the mean of Adam's rates lr/√v times {longer}."
     closing = [trial for trial in trials if trial.kind == "closing"]
     behind = [trial for trial in trials if trial.kind == "final_lr" and not closing]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynabound._checks import check_number, check_positive
 from dynabound.tuning.trials import SuggestError
@@ -13,7 +13,18 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-__all__ = ["adams_rates", "final_lr_from_adam", "final_lr_from_sgd", "rates_from_moments"]
+__all__ = ["AdamsRates", "adams_rates", "final_lr_from_adam", "final_lr_from_sgd", "rates_from_moments"]
+
+
+class AdamsRates(NamedTuple):
+    """The rates lr/√v of Adam, and a rate for SGD."""
+
+    sgd: float
+    """:func:`final_lr_from_adam`."""
+    mean: float
+    """lr/mean(√v): the harmonic mean of the rates."""
+    uneven: bool
+    """Whether more than half of the rates are above twice the mean."""
 
 
 def final_lr_from_sgd(lr: float, momentum: float = 0.0, dampening: float = 0.0) -> float:
@@ -58,27 +69,23 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
         >>> round(final_lr_from_adam(adam), 6)      # SGD at 0.005 makes the same step: 0.005 · 2 = 0.01
         0.005
     """
-    return adams_rates(optimizer)[0]
+    return adams_rates(optimizer).sgd
 
 
-def adams_rates(optimizer: Optimizer) -> tuple[float, float]:
-    """:func:`final_lr_from_adam`, and the mean of Adam's rates: lr/mean(√v), as :func:`rates_from_moments`."""
+def adams_rates(optimizer: Optimizer) -> AdamsRates:
+    """What the second moments of an Adam say about its rates."""
     from dynabound._dtensor import full_tensor
 
-    sums, largest = [], max(float(group["lr"]) for group in optimizer.param_groups)
+    moments = []
     for group in optimizer.param_groups:
-        lr = float(group["lr"])
         for param in group["params"]:
             state = optimizer.state.get(param, {})
-            if "exp_avg_sq" not in state:
-                continue
-            # Undo the bias of the first steps, as Adam does.
-            v = _as_real(state["exp_avg_sq"]) / (1 - group["betas"][1] ** float(state["step"]))
-            root = v.sqrt()
-            parts = (v / (root + group["eps"])).nan_to_num(), v, root / lr * largest if lr else root
-            sums.append((lr, v.numel(), *(float(full_tensor(part.sum(dtype=v.dtype))) for part in parts)))
+            if "exp_avg_sq" in state:
+                # The bias of the first steps is undone, as Adam does.
+                bias = 1 - group["betas"][1] ** float(state["step"])
+                moments.append((float(group["lr"]), group["eps"], _as_real(state["exp_avg_sq"]), bias))
     try:
-        return _rates(sums, largest)
+        return _rates(moments, lambda values: float(full_tensor(values.sum())))
     except ValueError:
         raise ValueError(
             f"optimizer={type(optimizer).__name__}: its state must hold finite second moments (exp_avg_sq) that are "
@@ -86,32 +93,42 @@ def adams_rates(optimizer: Optimizer) -> tuple[float, float]:
         ) from None
 
 
-def rates_from_moments(moments: Iterable[Any], lr: float, eps: float) -> tuple[float, float]:
+def rates_from_moments(moments: Iterable[Any], lr: float, eps: float) -> AdamsRates:
     """:func:`adams_rates` for Optax and Keras: from Adam's second moments, without the bias of the first steps.
 
     >>> import numpy as np
     >>> rates_from_moments([np.array([4.0, 4.0])], lr=0.01, eps=0.0)
-    (0.005, 0.005)
+    AdamsRates(sgd=0.005, mean=0.005, uneven=False)
     """
     import numpy as np
 
-    sums = []
-    for moment in moments:
-        v = np.asarray(moment, np.float64)
-        root = np.sqrt(v)
-        sums.append((lr, v.size, float((v[v > 0] / (root[v > 0] + eps)).sum()), float(v.sum()), float(root.sum())))
     try:
-        return _rates(sums, lr)
+        return _rates([(lr, eps, np.asarray(v, np.float64), 1.0) for v in moments], lambda values: float(values.sum()))
     except ValueError:
         raise SuggestError("the loss does not depend on the parameters: all of their gradients are 0") from None
 
 
-def _rates(sums: Sequence[tuple[float, int, float, float, float]], lr: float) -> tuple[float, float]:
-    """From lr, the number of elements, Σ v/(√v + ε), Σ v and Σ √v of each tensor; ValueError if v is 0 or infinite."""
-    decrease, energy = sum(rate * part for rate, _, part, _, _ in sums), sum(part for *_, part, _ in sums)
+def _rates(moments: Sequence[tuple[float, float, Any, float]], total: Callable[[Any], float]) -> AdamsRates:
+    """From lr, ε, the second moments and their bias of each tensor; ValueError if they are 0 or infinite.
+
+    Rates of groups with different ``lr`` are compared as if all had the largest one.
+    """
+    largest = max((lr for lr, *_ in moments), default=0.0)
+    decrease = energy = roots = number = 0.0
+    for lr, eps, moment, bias in moments:
+        v = moment / bias
+        root = v**0.5
+        decrease += lr * total(v / (root + eps + (v == 0)))  # 0, and not 0/0, where there was no gradient
+        energy += total(v)
+        roots += total(root) * (largest / lr if lr else 1.0)
+        number += math.prod(v.shape)
     if not (0 < energy < math.inf and math.isfinite(decrease)):
         raise ValueError
-    return decrease / energy, lr * sum(number for _, number, *_ in sums) / sum(roots for *_, roots in sums)
+    mean = roots / number
+    high = sum(
+        total((moment / bias) ** 0.5 * (largest / lr if lr else 1.0) < mean / 2) for lr, _, moment, bias in moments
+    )
+    return AdamsRates(decrease / energy, largest / mean, 2 * high > number)
 
 
 def _as_real(moment: Tensor) -> Tensor:

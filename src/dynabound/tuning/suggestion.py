@@ -30,6 +30,7 @@ _SHOWN = {
         "late": "AdaBound, late",
         "falling": "AdaBound",
         "wide": "AdaBound",
+        "steady": "AdaBound, wide",
     },
 }
 """The trials that the figure shows: kinds and labels, for each of the rates."""
@@ -181,7 +182,7 @@ class Suggestion:
         untrained = sum(start) / len(start)
         highest = untrained + abs(untrained - score(adam))  # one that diverged would flatten the others
         for axes, name in zip(figure.subplots(1, 2, sharey=True), _SHOWN, strict=True):
-            for (kind, label), style in zip(_SHOWN[name].items(), ("o-", "s-", "^", "D"), strict=False):
+            for (kind, label), style in zip(_SHOWN[name].items(), ("o-", "s", "^", "D", "v", "P"), strict=False):
                 for repeat in sorted({trial.repeat for trial in self.trials if trial.kind == kind}):
                     scores = self.scores(kind, repeat)
                     rates = sorted(scores)

@@ -15,7 +15,7 @@ from typing_extensions import Unpack
 from dynabound.optim import AdaBound
 from dynabound.tuning import trials
 from dynabound.tuning.decide import Trial
-from dynabound.tuning.known_rates import adams_rates
+from dynabound.tuning.known_rates import AdamsRates, adams_rates
 from dynabound.tuning.snapshot import Snapshot
 from dynabound.tuning.suggestion import Suggestion, scaled_groups
 
@@ -218,8 +218,8 @@ class TorchRunner(trials.TrialRunner):
         if self.cost == 0 and not any([param.grad is not None and bool((param.grad != 0).any()) for param in params]):
             raise trials.SuggestError("loss(model, batch) does not depend on params: their gradients are missing or 0")
 
-    def adams_rates(self) -> tuple[float, float]:
-        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
+    def adams_rates(self) -> AdamsRates:
+        """What the second moments say after the last trial, which was one of Adam."""
         assert self.optimizer is not None
         return adams_rates(self.optimizer)
 

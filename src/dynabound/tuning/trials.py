@@ -8,12 +8,15 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from dynabound._checks import check_choice, check_number, check_positive
 from dynabound.tuning import decide
 from dynabound.tuning.decide import Decision, Trial
 from dynabound.tuning.suggestion import Suggestion
+
+if TYPE_CHECKING:
+    from dynabound.tuning.known_rates import AdamsRates
 
 __all__ = ["Plan", "ProgressCallback", "SuggestError", "TrialRates", "TrialRunner", "check_plan", "suggest_with"]
 
@@ -81,8 +84,8 @@ class TrialRunner(ABC):
         """The loss of a validation batch, without training."""
 
     @abstractmethod
-    def adams_rates(self) -> tuple[float, float]:
-        """From the last trial, which was one of Adam: a first guess for SGD's rate, and the mean of Adam's rates."""
+    def adams_rates(self) -> AdamsRates:
+        """What the second moments say after the last trial, which was one of Adam."""
 
     def untrained(self, batches: Iterable[Any]) -> list[float]:
         """The losses that the untrained model is judged by; SuggestError if one is not finite, or if all are 0."""
@@ -180,7 +183,7 @@ class _Repeat:
     def __init__(self, runner: TrialRunner, batches: Sequence[Any], number: int) -> None:
         self.runner, self.batches, self.number = runner, batches, number
         self.trials: list[Trial] = []
-        self.guesses: dict[float, tuple[float, float]] = {}
+        self.adams: dict[float, AdamsRates] = {}
         self.before = runner.cost
 
     def run(self) -> tuple[list[float], list[Trial]]:
@@ -193,15 +196,20 @@ class _Repeat:
         )  # fmt: skip
         adam = decide.best_of(self.trials, "lr")
         _check_decrease(start, self.trials, adam, self.runner.notes)
-        guess, center = self.guesses[adam.rate]
-        if plan.finish != "adam" and self.adabound_as_sgd(start, adam, guess * decide.FACTOR):
-            return start, self.trials
-        end = decide.shorter(plan.length, plan.steps) * center
+        rates = self.adams[adam.rate]
         if plan.finish == "adam":
-            self.adabound("wide", center, adam.rate)
-        else:
-            self.adabound("falling", end / (1 + 1 / decide.SPEEDS["falling"]), adam.rate)
+            self.adabound("wide", rates.mean, adam.rate)
+        elif not self.adabound_as_sgd(start, adam, rates.sgd * decide.FACTOR):
+            self.adabound_as_adam(start, adam, rates)
         return start, self.trials
+
+    def adabound_as_adam(self, start: Sequence[float], adam: Trial, rates: AdamsRates) -> None:
+        """Try the bound that falls; then wide bounds, if one bound for all rates takes too much from Adam."""
+        end = rates.mean * decide.shorter(self.runner.plan.length, self.runner.plan.steps)
+        self.adabound("falling", end / (1 + 1 / decide.SPEEDS["falling"]), adam.rate)
+        behind = decide.is_lower(start, adam, self.trials[-1])
+        if rates.uneven and behind and self.left and not decide.sgd_keeps_up(start, self.trials):
+            self.adabound("steady", rates.mean, adam.rate)
 
     def adabound_as_sgd(self, start: Sequence[float], adam: Trial, first: float) -> bool:
         """Try SGD, from this rate on, and AdaBound with bounds that close around its best rate; whether to take it."""
@@ -228,7 +236,7 @@ class _Repeat:
         trial = self.runner.run(kind, rate, self.batches, rates, self.number)
         self.trials.append(trial)
         if kind == "lr" and math.isfinite(trial.losses[-1]):
-            self.guesses[rate] = self.runner.adams_rates()
+            self.adams[rate] = self.runner.adams_rates()
         return decide.score(trial)
 
     def sgd(self, rate: float) -> float:
@@ -273,7 +281,7 @@ def _conclude(
     halved = [decide.decide(*part, steps, half)[:3] for part in parts for half in halves]
     lr, final_lr, gamma = (float(f"{statistics.geometric_mean(values):.3g}") for values in zip(*numbers, strict=True))
     spread = [max(values) / min(values) for values in zip(*halved, strict=True)]
-    notes = tuple(dict.fromkeys([*runner.notes, *(note for _, trials in parts for note in _notes(trials))]))
+    notes = tuple(dict.fromkeys([*runner.notes, *(note for part in parts for note in _notes(*part))]))
     for note in notes:
         warnings.warn(note, stacklevel=4)  # the line that calls suggest()
     return kind(
@@ -297,11 +305,19 @@ def _majority(answers: Sequence[Decision]) -> list[Decision]:
     return [answer for answer in answers if answer.gamma == gamma]
 
 
-def _notes(trials: Sequence[Trial]) -> Iterator[str]:
-    """Warn where the best rate was at an end of those that were tried."""
+def _notes(start: Sequence[float], trials: Sequence[Trial]) -> Iterator[str]:
+    """Warn where the best rate was at an end of those that were tried, or where many are as good."""
+    adam = decide.best_of(trials, "lr")
+    rates = {trial.rate: decide.score(trial) for trial in trials if trial.kind == "lr"}
+    smallest = decide.smallest_rate(rates, statistics.fmean(decide.start_of(start, adam)))
+    if smallest < 0.99 * adam.rate / decide.FACTOR**2:
+        yield (
+            f"lr: in {len(adam.losses)} steps all rates from {smallest:.2g} to {adam.rate:.2g} are as good, but for "
+            f"{decide.MARGIN:.0%} of the decrease; longer trials may tell them apart: budget="
+        )
     for kind in ("lr", "final_lr"):
         scores = {trial.rate: decide.score(trial) for trial in trials if trial.kind == kind}
-        if not scores or (kind == "final_lr" and trials[-1].kind == "falling"):
+        if not scores or (kind == "final_lr" and trials[-1].kind in ("falling", "steady")):
             continue
         best = min(scores, key=scores.__getitem__)
         if best in (min(scores), max(scores)):
