@@ -34,6 +34,8 @@ __all__ = ["VERDICTS", "Fact", "Report", "StudyReport", "build"]
 VERDICTS = (SUPPORTED, REFUTED, UNDECIDED, NOT_TESTABLE)
 COMPARED = ("mnist", "cifar10", "ptb")
 """The studies that compare AdaBound with Adam and SGD."""
+NETWORKS = (*COMPARED, "cifar10-16")
+"""The studies whose networks are in the tables of AdaBound against SGD and Adam."""
 _DIFFERENCE = "difference in points of accuracy, or % of perplexity"
 
 
@@ -155,7 +157,7 @@ def build(
         verdicts = {report.name: report.verdicts for report in mine}
         compared = {name: found[name].panels for name in verdicts if name in COMPARED}
         facts += _facts(scale, compared, found.get("final-step-size"), verdicts)
-        for panels in compared.values():
+        for panels in (found[name].panels for name in verdicts if name in NETWORKS):
             networks |= {_network(name, scale, curves): curves for name, curves in panels.items()}
         everything += [curve for study in shown if study.rows for curve in found[study.name].curves]
         reports += mine

@@ -96,6 +96,8 @@ def _method_row(curve: Curve, rank: int | None, level: float | None) -> MethodRo
 def tuned_settings(curve: Curve) -> str:
     """The learning rate and related settings of a method, and how many were tried."""
     options = {key: value for key, value in curve.spec.options.items() if key in ("betas", "final_lr", "gamma")}
+    if curve.spec.optimizer == "adamw":  # it has its own, and not the workload's
+        options["weight_decay"] = curve.spec.weight_decay
     text = ", ".join([f"lr {curve.spec.lr:g}", *(f"{key} {value}" for key, value in options.items())])
     if not (curve.search and curve.search.tried):
         return text

@@ -269,11 +269,11 @@ STUDIES: dict[str, Study] = {
             "cifar10-16",
             "CIFAR-10 to the end of training, at 16 × 16 pixels",
             "With all images and a decay at three quarters of the run, AdaBound ends between Adam and SGDM or better.",
-            (*(Row("ResNet-34", label, "resnet34-16", optimizer) for label, optimizer in
+            (*(Row("ResNet-34 to the end", label, "resnet34-16", optimizer) for label, optimizer in
                {"SGDM": "sgdm", "CSGD": "csgd", "Adam": "adam", "AdamW": "adamw"}.items()),
-             *_defaults("ResNet-34", "resnet34-16"),
-             *(Row("ResNet-34", label, "resnet34-16", _METHODS[label], suggest=True) for label in DEFAULTS),
-             *(Row("ResNet-34", f"{label}, SGDM's rate", "resnet34-16", _METHODS[label], from_sgd=True)
+             *_defaults("ResNet-34 to the end", "resnet34-16"),
+             *(Row("ResNet-34 to the end", label, "resnet34-16", _METHODS[label], suggest=True) for label in DEFAULTS),
+             *(Row("ResNet-34 to the end", f"{label}, SGDM's rate", "resnet34-16", _METHODS[label], from_sgd=True)
                for label in DEFAULTS)),
             seeds=dict(laptop=2),
             ours=True,
