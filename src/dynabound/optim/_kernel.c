@@ -650,7 +650,7 @@ static int is_8bit(const DLTensor *moment) {
 /* Whether a moment has the parameter's layout, or in 8 bits the groups of its rows, whose length this sets. */
 static int fits(const DLTensor *moment, const DLTensor *p, Tensor *out) {
     if (!is_8bit(moment)) return same_layout(p, moment);
-    if (p->device_type != DL_CPU || !out->count || p->ndim < 2 || !is_contiguous(p)) return 0;
+    if (!out->count || p->ndim < 2 || !is_contiguous(p)) return 0;
     Py_ssize_t row = out->count / (Py_ssize_t)p->shape[0];
     out->row = (int32_t)row;
     return row <= INT32_MAX && moment->ndim == 2 && moment->shape[0] == p->shape[0] &&
