@@ -118,7 +118,7 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
 /* A group of 32 codes has a scale; a row of a moment is its codes, filled up to whole groups, and then its scales. The
  * kernel computes with signed roots, scale * code, of a block of groups. Each loop over a block does little, so that the
  * processor, which waits long for roots and conversions, has many elements at hand. */
-enum { GROUP = 32, BLOCK = 1024 };
+enum { GROUP = 32, BLOCK = 1024, AHEAD = 1536 };
 
 INLINE float signed_root(float x) { return copysignf(sqrtf(fabsf(x)), x); }
 
@@ -161,17 +161,13 @@ INLINE int32_t round_code(float y, float top, uint32_t random) {
     return code + ((float)(int32_t)random * (below * 0x1p-15f + 0x1p-16f) < (y - below) * (y + below));
 }
 
-/* The memory of the next block, which may not be there, with elements of size bytes. */
+/* Memory ahead of a block, which may not be there, with elements of size bytes. */
 typedef struct { const char *p, *g, *m, *v; int size; } Next;
 
-/* Read a group of the next block ahead: while a block is encoded the hardware sees no reads that it could continue. */
-INLINE void prefetch_group(const Next *next, int k) {
-    for (int j = 0; j < GROUP * next->size; j += 64) {
-        PREFETCH(next->p + k * GROUP * next->size + j);
-        PREFETCH(next->g + k * GROUP * next->size + j);
-    }
-    PREFETCH(next->m + k * GROUP);
-    if (next->v) PREFETCH(next->v + k * GROUP);
+/* Read the lines of a group ahead: while a block is encoded the hardware sees no reads that it could continue. Each loop
+ * over groups asks for a part, because all of it at once would be more than the memory can deliver during one loop. */
+INLINE void prefetch(const char *address, int k, int size) {
+    for (int j = 0; j < GROUP * size; j += 64) PREFETCH(address + k * GROUP * size + j);
 }
 
 /* m holds first moments, of which it takes the roots here, where the divider has nothing else to do; v holds roots. */
@@ -188,7 +184,9 @@ INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *
     find_scales(m_scales, factors, m, groups, 127);
     for (int k = 0; k < groups; k++) {
         const float factor = factors[k];
-        prefetch_group(&next, k);
+        prefetch(next.p, k, next.size);
+        if (!second) prefetch(next.g, k, next.size);
+        if (k % 2 == 0) prefetch(next.m, k, 1);
         for (int j = k * GROUP; j < (k + 1) * GROUP; j++) {
             const int32_t sign = (int32_t)float_to_bits(m[j]) >> 31;
             wide[j] = (round_code(fabsf(m[j]) * factor, 127, noise[j] >> 8 & 0xffffu) ^ sign) - sign;
@@ -199,6 +197,8 @@ INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *
     find_scales(v_scales, factors, v, groups, 255);
     for (int k = 0; k < groups; k++) {
         const float factor = factors[k];
+        prefetch(next.g, k, next.size);
+        if (k % 2 == 0) prefetch(next.v, k, 1);
         for (int j = k * GROUP; j < (k + 1) * GROUP; j++) {
             const int32_t code = round_code(v[j] * factor, 255, noise[j] >> 16), least = v[j] > 0;
             wide[j] = code > least ? code : least;
@@ -319,8 +319,8 @@ typedef struct {
                 uint8_t *v_codes = second ? (uint8_t *)t->v + r * bytes + c : NULL;                               \
                 float *m_scales = (float *)((char *)t->m + scales);                                               \
                 float *v_scales = second ? (float *)((char *)t->v + scales) : NULL;                               \
-                const Next next = {(char *)((P *)t->p + i + BLOCK), (char *)((P *)t->g + i + BLOCK),              \
-                                   (char *)m_codes + BLOCK, second ? (char *)v_codes + BLOCK : NULL, sizeof(P)};  \
+                const Next next = {(char *)((P *)t->p + i + AHEAD), (char *)((P *)t->g + i + AHEAD),              \
+                                   (char *)m_codes + AHEAD, second ? (char *)v_codes + AHEAD : NULL, sizeof(P)};  \
                 codec->decode(m, m_codes, m_scales, groups, 0);                                                   \
                 if (second) codec->decode(v, v_codes, v_scales, groups, 1);                                       \
                 BASE##_body(&part, i, i + count, s, ams, plain, codec);                                           \
