@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from scipy.special import stdtrit
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -40,8 +41,6 @@ FORMATS: dict[str, dict[str, object]] = {
 """The last one is known to be worse: it shows what the test can see."""
 Batch = Callable[[int, torch.Generator], tuple[Tensor, Tensor]]
 """From a number of examples to inputs and targets; the number 0 stands for the held-out part."""
-T_95 = {2: 6.314, 3: 2.920, 4: 2.353, 5: 2.132, 6: 2.015, 7: 1.943, 8: 1.895, 9: 1.860, 10: 1.833}
-"""The 95 % quantile of the t distribution, by the number of seeds."""
 
 
 def images(name: str, data: str | None) -> Batch:
@@ -151,7 +150,7 @@ def verdicts(runs: list[dict[str, object]]) -> list[dict[str, object]]:
         base = [losses[task, "float32", seed] for seed in seeds]
         differences = [losses[task, format_, seed] - loss for seed, loss in zip(seeds, base, strict=True)]
         mean, margin = statistics.mean(differences), statistics.stdev(base)
-        half = T_95[len(seeds)] * statistics.stdev(differences) / math.sqrt(len(seeds))
+        half = stdtrit(len(seeds) - 1, 0.95) * statistics.stdev(differences) / math.sqrt(len(seeds))
         rows.append(
             {"task": task, "format": format_, "seeds": len(seeds), "float32": statistics.mean(base), "mean": mean,
              "low": mean - half, "high": mean + half, "margin": margin,
@@ -185,6 +184,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="the folder of MNIST and Penn Treebank; default: where the lab looks")
     parser.add_argument("--seeds", type=int, default=0, help="train seeds 0 to N − 1; default: none")
+    parser.add_argument("--tasks", nargs="*", help="only these; default: all")
     parser.add_argument("--formats", nargs="*", default=list(FORMATS), choices=list(FORMATS))
     parser.add_argument("--figure", type=Path)
     args = parser.parse_args()
@@ -193,6 +193,8 @@ def main() -> None:
     runs = [json.loads(line) for line in RUNS.read_text().splitlines()] if RUNS.exists() else []
     done = {(run["task"], run["format"], run["seed"]) for run in runs}
     chosen = tasks(args.data) if args.seeds else {}
+    if args.tasks:
+        chosen = {name: chosen[name] for name in args.tasks}
     for seed in range(args.seeds):
         for name, task in chosen.items():
             for format_ in args.formats:

@@ -116,8 +116,9 @@ INLINE uint16_t round_bf16(float x, uint32_t noise) {
 /* ---- moments in 8 bits ---- */
 
 /* A group of 32 codes has a scale; a row of a moment is its codes, filled up to whole groups, and then its scales. The
- * kernel computes with signed roots, scale * code, of a block of groups. */
-enum { GROUP = 32, BLOCK = 1024 };
+ * kernel computes with signed roots, scale * code, of a block of groups. Each loop over a block does little, so that the
+ * processor, which waits long for roots and conversions, has many elements at hand. */
+enum { GROUP = 32, BLOCK = 1024, AHEAD = 1536 };
 
 INLINE float signed_root(float x) { return copysignf(sqrtf(fabsf(x)), x); }
 
@@ -160,43 +161,69 @@ INLINE int32_t round_code(float y, float top, uint32_t random) {
     return code + ((float)(int32_t)random * (below * 0x1p-15f + 0x1p-16f) < (y - below) * (y + below));
 }
 
-/* The memory of the next block, which may not be there, with elements of size bytes. */
+/* Memory ahead of a block, which may not be there, with elements of size bytes. */
 typedef struct { const char *p, *g, *m, *v; int size; } Next;
 
-/* Read a group of the next block ahead: while a block is encoded the hardware sees no reads that it could continue. */
-INLINE void prefetch_group(const Next *next, int k) {
-    for (int j = 0; j < GROUP * next->size; j += 64) {
-        PREFETCH(next->p + k * GROUP * next->size + j);
-        PREFETCH(next->g + k * GROUP * next->size + j);
-    }
-    PREFETCH(next->m + k * GROUP);
-    if (next->v) PREFETCH(next->v + k * GROUP);
+/* Read the lines of a group ahead: while a block is encoded the hardware sees no reads that it could continue. Each loop
+ * over groups asks for a part, because all of it at once would be more than the memory can deliver during one loop. */
+INLINE void prefetch(const char *address, int k, int size) {
+    for (int j = 0; j < GROUP * size; j += 64) PREFETCH(address + k * GROUP * size + j);
 }
 
+/* m holds first moments, of which it takes the roots here, where the divider has nothing else to do; v holds roots. */
 INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *RESTRICT m_scales,
-                   float *RESTRICT v_scales, const float *RESTRICT m, const float *RESTRICT v, int groups,
-                   uint32_t first, uint32_t seed, int second, Next next) {
-    float m_factors[BLOCK / GROUP], v_factors[BLOCK / GROUP];
-    int32_t m_wide[BLOCK], v_wide[BLOCK];
-    find_scales(m_scales, m_factors, m, groups, 127);
-    if (second) find_scales(v_scales, v_factors, v, groups, 255);
+                   float *RESTRICT v_scales, float *RESTRICT m, const float *RESTRICT v, int groups, uint32_t first,
+                   uint32_t seed, int second, Next next) {
+    float factors[BLOCK / GROUP];
+    uint32_t noise[BLOCK];
+    int32_t wide[BLOCK];
+    for (int j = 0; j < groups * GROUP; j++) {
+        noise[j] = mix((first + (uint32_t)j) ^ seed);
+        m[j] = signed_root(m[j]);
+    }
+    find_scales(m_scales, factors, m, groups, 127);
     for (int k = 0; k < groups; k++) {
-        const float m_factor = m_factors[k], v_factor = second ? v_factors[k] : 0;
-        prefetch_group(&next, k);
-        for (int j = 0; j < GROUP; j++) {
-            const int at = k * GROUP + j;
-            const uint32_t noise = mix((first + (uint32_t)at) ^ seed);
-            const int32_t sign = (int32_t)float_to_bits(m[at]) >> 31;
-            m_wide[at] = (round_code(fabsf(m[at]) * m_factor, 127, noise >> 8 & 0xffffu) ^ sign) - sign;
-            if (!second) continue;
-            const int32_t code = round_code(v[at] * v_factor, 255, noise >> 16), least = v[at] > 0;
-            v_wide[at] = code > least ? code : least;
+        const float factor = factors[k];
+        prefetch(next.p, k, next.size);
+        if (!second) prefetch(next.g, k, next.size);
+        if (k % 2 == 0) prefetch(next.m, k, 1);
+        for (int j = k * GROUP; j < (k + 1) * GROUP; j++) {
+            const int32_t sign = (int32_t)float_to_bits(m[j]) >> 31;
+            wide[j] = (round_code(fabsf(m[j]) * factor, 127, noise[j] >> 8 & 0xffffu) ^ sign) - sign;
         }
     }
-    for (int j = 0; j < groups * GROUP; j++) m_codes[j] = (uint8_t)m_wide[j];
+    for (int j = 0; j < groups * GROUP; j++) m_codes[j] = (uint8_t)wide[j];
     if (!second) return;
-    for (int j = 0; j < groups * GROUP; j++) v_codes[j] = (uint8_t)v_wide[j];
+    find_scales(v_scales, factors, v, groups, 255);
+    for (int k = 0; k < groups; k++) {
+        const float factor = factors[k];
+        prefetch(next.g, k, next.size);
+        if (k % 2 == 0) prefetch(next.v, k, 1);
+        for (int j = k * GROUP; j < (k + 1) * GROUP; j++) {
+            const int32_t code = round_code(v[j] * factor, 255, noise[j] >> 16), least = v[j] > 0;
+            wide[j] = code > least ? code : least;
+        }
+    }
+    for (int j = 0; j < groups * GROUP; j++) v_codes[j] = (uint8_t)wide[j];
 }
+
+/* decode() and encode() for an instruction set, as functions: inlined, they would take registers from the rule. */
+typedef struct {
+    void (*decode)(float *, const uint8_t *, const float *, int, int);
+    void (*encode)(uint8_t *, uint8_t *, float *, float *, float *, const float *, int, uint32_t, uint32_t, int, Next);
+} Codec;
+
+#define DEFINE_CODEC(ISA, TARGET)                                                                                 \
+    TARGET static void decode_##ISA(float *roots, const uint8_t *codes, const float *scales, int groups, int second) {\
+        if (second) decode(roots, codes, scales, groups, 1);                                                      \
+        else decode(roots, codes, scales, groups, 0);                                                             \
+    }                                                                                                             \
+    TARGET static void encode_##ISA(uint8_t *m_codes, uint8_t *v_codes, float *m_scales, float *v_scales, float *m,\
+                                    const float *v, int groups, uint32_t first, uint32_t seed, int second, Next next) {\
+        if (second) encode(m_codes, v_codes, m_scales, v_scales, m, v, groups, first, seed, 1, next);             \
+        else encode(m_codes, v_codes, m_scales, v_scales, m, v, groups, first, seed, 0, next);                    \
+    }                                                                                                             \
+    static const Codec codec_##ISA = {decode_##ISA, encode_##ISA};
 
 /* ---- formats ---- */
 
@@ -205,16 +232,16 @@ INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *
 #define SQUARE(x) ((x) * (x))
 #define SIGNED_SQUARE(x) ((x) * fabsf(x))
 #define STORE_ROOT(x, noise) sqrtf(x)
-#define STORE_SIGNED_ROOT(x, noise) signed_root(x)
 
 /* Type, index, load, store. The last of a second moment's is for AMSBound's maximum, whose value is mostly an old one: to
- * nearest, because noise in a maximum only ever raises it. A buffer of roots holds what is in 8 bits. */
+ * nearest, because noise in a maximum only ever raises it. A buffer holds what is in 8 bits: the
+ * roots of both moments, then new first moments and the roots of the second. */
 #define F32 float, ALL, SAME, STORE
 #define F64 double, ALL, SAME, STORE
 #define BF16 uint16_t, ALL, load_bf16, STORE_BF16
 #define F16 uint16_t, ALL, load_f16, STORE_F16
 #define RANDOM_BF16 uint16_t, ALL, load_bf16, ROUND_P
-#define ROOT float, IN_GROUP, SIGNED_SQUARE, STORE_SIGNED_ROOT
+#define ROOT float, IN_GROUP, SIGNED_SQUARE, STORE
 #define V_F32 float, ALL, SAME, STORE, STORE
 #define V_F64 double, ALL, SAME, STORE, STORE
 #define V_BF16 uint16_t, ALL, load_bf16, ROUND_V, STORE_BF16
@@ -229,7 +256,8 @@ INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *
 #define DEFINE_BODY(...) DEFINE_BODY_(__VA_ARGS__)
 #define DEFINE_BODY_(NAME, R, SQRT, P, AT_P, LOAD_P, STORE_P, M, AT_M, LOAD_M, STORE_M, V, AT_V, LOAD_V, STORE_V, \
                      STORE_VMAX)                                                                                  \
-    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {\
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain,\
+                            const Codec *codec) {                                                                 \
         P *RESTRICT p = (P *)t->p;                                                                                \
         const P *RESTRICT g_in = (const P *)t->g;                                                                 \
         M *RESTRICT m_io = (M *)t->m;                                                                             \
@@ -242,7 +270,7 @@ INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *
         for (Py_ssize_t i = from; i < to; i++) {                                                                  \
             const uint32_t noise = mix((uint32_t)i ^ seed);                                                       \
             R x = LOAD_P(p[i]), g = LOAD_P(g_in[i]);                                                              \
-            (void)noise;                                                                                          \
+            (void)noise, (void)codec;                                                                             \
             if (!plain) g = sign * g;                                                                             \
             if (!plain && decay != 0) g += decay * x;                                                             \
             R m = beta1 * LOAD_M(m_io[AT_M(i, from)]) + rest1 * g;                                                \
@@ -270,7 +298,8 @@ INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *
 /* The rule where the first moment is in 8 bits, with SECOND also the second: BASE for the groups of 32 elements whose first
  * element is in [from, to). The last group of a row may be shorter. */
 #define DEFINE_GROUPS(NAME, BASE, P, SECOND)                                                                      \
-    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {\
+    INLINE void NAME##_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain,\
+                            const Codec *codec) {                                                                 \
         const Py_ssize_t row = t->row, bytes = row_bytes(row), whole = (row + GROUP - 1) / GROUP * GROUP;         \
         const uint32_t seed = noise_seed(t);                                                                      \
         const int second = SECOND && ams != RELEASED;                                                             \
@@ -290,13 +319,13 @@ INLINE void encode(uint8_t *RESTRICT m_codes, uint8_t *RESTRICT v_codes, float *
                 uint8_t *v_codes = second ? (uint8_t *)t->v + r * bytes + c : NULL;                               \
                 float *m_scales = (float *)((char *)t->m + scales);                                               \
                 float *v_scales = second ? (float *)((char *)t->v + scales) : NULL;                               \
-                const Next next = {(char *)((P *)t->p + i + BLOCK), (char *)((P *)t->g + i + BLOCK),              \
-                                   (char *)m_codes + BLOCK, second ? (char *)v_codes + BLOCK : NULL, sizeof(P)};  \
-                decode(m, m_codes, m_scales, groups, 0);                                                          \
-                if (second) decode(v, v_codes, v_scales, groups, 1);                                              \
-                BASE##_body(&part, i, i + count, s, ams, plain);                                                  \
+                const Next next = {(char *)((P *)t->p + i + AHEAD), (char *)((P *)t->g + i + AHEAD),              \
+                                   (char *)m_codes + AHEAD, second ? (char *)v_codes + AHEAD : NULL, sizeof(P)};  \
+                codec->decode(m, m_codes, m_scales, groups, 0);                                                   \
+                if (second) codec->decode(v, v_codes, v_scales, groups, 1);                                       \
+                BASE##_body(&part, i, i + count, s, ams, plain, codec);                                           \
                 for (int j = count; j < groups * GROUP; j++) m[j] = v[j] = 0;                                     \
-                encode(m_codes, v_codes, m_scales, v_scales, m, v, groups, (uint32_t)i, seed, second, next);      \
+                codec->encode(m_codes, v_codes, m_scales, v_scales, m, v, groups, (uint32_t)i, seed, second, next);\
             }                                                                                                     \
         }                                                                                                         \
     }
@@ -306,20 +335,21 @@ typedef void (*Update)(const Tensor *, Py_ssize_t, Py_ssize_t, const Scalars *, 
 #define DEFINE_FOR(NAME, ISA, TARGET)                                                                             \
     TARGET static void NAME##_##ISA(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams,   \
                                     int plain) {                                                                  \
-        if (ams == RELEASED && plain) NAME##_body(t, from, to, s, RELEASED, 1);                                   \
-        else if (ams == RELEASED) NAME##_body(t, from, to, s, RELEASED, 0);                                       \
-        else if (ams && plain) NAME##_body(t, from, to, s, 1, 1);                                                 \
-        else if (ams) NAME##_body(t, from, to, s, 1, 0);                                                          \
-        else if (plain) NAME##_body(t, from, to, s, 0, 1);                                                        \
-        else NAME##_body(t, from, to, s, 0, 0);                                                                   \
+        if (ams == RELEASED && plain) NAME##_body(t, from, to, s, RELEASED, 1, &codec_##ISA);                     \
+        else if (ams == RELEASED) NAME##_body(t, from, to, s, RELEASED, 0, &codec_##ISA);                         \
+        else if (ams && plain) NAME##_body(t, from, to, s, 1, 1, &codec_##ISA);                                   \
+        else if (ams) NAME##_body(t, from, to, s, 1, 0, &codec_##ISA);                                            \
+        else if (plain) NAME##_body(t, from, to, s, 0, 1, &codec_##ISA);                                          \
+        else NAME##_body(t, from, to, s, 0, 0, &codec_##ISA);                                                     \
     }
 
 /* The machine's streaming limit, for the benchmark: the bytes of AdaBound, and almost no arithmetic. */
-INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain) {
+INLINE void stream_body(const Tensor *t, Py_ssize_t from, Py_ssize_t to, const Scalars *s, int ams, int plain,
+                        const Codec *codec) {
     float *RESTRICT p = (float *)t->p, *RESTRICT m = (float *)t->m, *RESTRICT v = (float *)t->v;
     const float *RESTRICT g = (const float *)t->g;
     const float sign = (float)s->sign;
-    (void)ams, (void)plain;
+    (void)ams, (void)plain, (void)codec;
     for (Py_ssize_t i = from; i < to; i++) {
         float x = sign * g[i];
         m[i] = m[i] + x;
@@ -339,6 +369,11 @@ static const char *const LEVEL_NAMES[] = {"baseline", "avx2", "avx512"};
 #define DEFINE_ALL(NAME) DEFINE_FOR(NAME, baseline, )
 #define LEVELS(NAME) {NAME##_baseline}
 static const char *const LEVEL_NAMES[] = {"baseline"};
+#endif
+DEFINE_CODEC(baseline, )
+#ifdef X86_DISPATCH
+DEFINE_CODEC(avx2, AVX2)
+DEFINE_CODEC(avx512, AVX512)
 #endif
 #define LEVEL_COUNT (int)(sizeof LEVEL_NAMES / sizeof *LEVEL_NAMES)
 
@@ -615,7 +650,7 @@ static int is_8bit(const DLTensor *moment) {
 /* Whether a moment has the parameter's layout, or in 8 bits the groups of its rows, whose length this sets. */
 static int fits(const DLTensor *moment, const DLTensor *p, Tensor *out) {
     if (!is_8bit(moment)) return same_layout(p, moment);
-    if (p->device_type != DL_CPU || !out->count || p->ndim < 2 || !is_contiguous(p)) return 0;
+    if (!out->count || p->ndim < 2 || !is_contiguous(p)) return 0;
     Py_ssize_t row = out->count / (Py_ssize_t)p->shape[0];
     out->row = (int32_t)row;
     return row <= INT32_MAX && moment->ndim == 2 && moment->shape[0] == p->shape[0] &&

@@ -107,11 +107,6 @@ def check_params(group: dict[str, Any]) -> None:
                 "kernels support plain float32, float64, bfloat16, float16 and complex tensors on the CPU, CUDA, ROCm "
                 "and XPU; leave fused=None"
             )
-        if gpu and "8bit" in _names(group["state_dtype"]):
-            raise ValueError(
-                f"fused=True, state_dtype={group['state_dtype']!r}: the Triton kernel does not support 8 bits, and "
-                f"parameter {index} is on {param.device}; leave fused=None"
-            )
         if gpu and _fused.gpu_missing():
             raise RuntimeError(f"fused=True: there is no Triton kernel: {_fused.gpu_missing()}; or leave fused=None")
         if group["capturable"] and param.is_cpu and not gpu:

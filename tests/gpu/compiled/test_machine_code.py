@@ -16,7 +16,7 @@ from dynabound.optim._gpu import kernels, launch
 NVIDIA = {"sm_80": GPUTarget("cuda", 80, 32), "sm_90": GPUTarget("cuda", 90, 32)}
 AMD = {"gfx942": GPUTarget("hip", "gfx942", 64)}
 TOOLS = Path(triton.__file__).parent / "backends/nvidia/bin"
-F32, F64, F16, BF16 = tl.float32, tl.float64, tl.float16, tl.uint16
+F32, F64, F16, BF16, U8 = tl.float32, tl.float64, tl.float16, tl.uint16, tl.uint8
 
 # Types of parameter, first and second moment, stochastic rounding; AMSBound, 2: released; bytes per element; registers.
 KINDS = {
@@ -32,7 +32,25 @@ KINDS = {
     "released": ((F32, F32, F32, False), 2, 20, 64),
     "released, bfloat16": ((BF16, BF16, BF16, True), 2, 10, 80),
     "float64": ((F64, F64, F64, False), False, 56, 132),
+    "8 bits": ((F32, U8, U8, False), False, 16.5, 128),
+    "8 bits and bfloat16": ((F32, U8, BF16, False), False, 18.25, 128),
+    "8 bits and bfloat16, AMSBound": ((F32, U8, BF16, False), True, 22.25, 128),
+    "float16, 8 bits": ((F16, U8, U8, False), False, 10.5, 128),
+    "bfloat16, stochastic, 8 bits": ((BF16, U8, U8, True), False, 10.5, 128),
+    "bfloat16, stochastic, 8 bits and bfloat16": ((BF16, U8, BF16, True), False, 12.25, 128),
+    "8 bits, released": ((F32, U8, U8, False), 2, 14.25, 128),
 }
+
+
+def packed(kind):
+    """The number of moments in 8 bits that a step uses."""
+    types, ams, _, _ = KINDS[kind]
+    return types[1 : 2 if ams == 2 else 3].count(U8)
+
+
+def wide_bytes(kind):
+    """The bytes of an element without codes and scales, which are read and written: 1 byte, and 4 for 32 elements."""
+    return KINDS[kind][2] - packed(kind) * 2 * (1 + 4 / 32)
 
 
 @cache
@@ -64,14 +82,16 @@ def resources(kernel, tmp_path):
 @pytest.mark.parametrize("plain", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nvidia(kind, plain, target, tmp_path):
-    """A thread updates 8 elements of a block; its 128-bit accesses are all that the block needs."""
-    _, _, width, registers = KINDS[kind]
+    """A thread updates 8 elements of a block; its 128-bit accesses are all that the block needs, but codes."""
+    registers = KINDS[kind][3]
     kernel = compiled(kind, plain, target)
     used = resources(kernel, tmp_path)
     assert used["REG"] <= (registers if plain else max(registers, 80))
     assert used["LOCAL"] == used["STACK"] == 0
     sass = dump("nvdisasm", kernel.asm["cubin"], tmp_path)
-    assert len(re.findall(r"\b(?:LDG|STG)\.E\.128\b", sass)) * 16 / 8 == width
+    assert len(re.findall(r"\b(?:LDG|STG)\.E\.128\b", sass)) * 16 / 8 == wide_bytes(kind)
+    if packed(kind):  # a thread stores 8 codes in two words, and a scale
+        assert len(re.findall(r"\bSTG\.E(?!\.)", sass)) == 3 * packed(kind)
     assert_ieee(kernel.asm["ptx"])
 
 
@@ -108,7 +128,7 @@ def test_amd(kind, plain):
     assert {numbers["vgpr_spill_count"], numbers["sgpr_spill_count"], numbers["private_segment_fixed_size"]} == {"0"}
     widths = "4" if kind == "float64" else "24"  # the tail of a float64 tensor has accesses of 64 bits, too
     words = [int(number) for number in re.findall(rf"global_(?:load|store)_dwordx([{widths}])", assembly)]
-    assert sum(words) * 4 / 4 == KINDS[kind][2]
+    assert sum(words) * 4 / 4 == wide_bytes(kind)
 
 
 @pytest.mark.parametrize("target", [*NVIDIA, *AMD])

@@ -88,6 +88,39 @@ def test_every_format(dtype, options, amsbound, capturable):
     check(start, 5, capturable, **options, amsbound=amsbound)
 
 
+BF16 = torch.bfloat16
+EIGHT_BITS = [(torch.float32, "8bit"), (BF16, "8bit"), (torch.float16, "8bit"), (torch.float32, ("8bit", BF16)),
+              (BF16, ("8bit", BF16))]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dtype", "state_dtype"), EIGHT_BITS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_in_8_bits(variant, dtype, state_dtype):
+    """Whole groups, and 260 with a shorter one in each row: two chunks, in a launch of their own."""
+    start = [torch.linspace(-1, 1, 4096).view(64, 64).to(dtype), torch.linspace(-1, 1, 4290).view(130, 33).to(dtype)]
+    check(start, 4, **VARIANTS[variant], state_dtype=state_dtype, rounding="stochastic")
+
+
+@pytest.mark.parametrize(("dtype", "state_dtype"), EIGHT_BITS)
+def test_8_bits_with_step_counts_on_the_gpu_and_a_release(dtype, state_dtype):
+    start = [torch.linspace(-1, 1, 8640).view(3, 2, 1440).to(dtype), torch.ones(70, dtype=dtype)]
+    check(start, 3, True, state_dtype=state_dtype)
+    check(start, 3, bounds="linear", gamma=0.5, release=0, state_dtype=state_dtype)
+
+
+def test_what_is_not_finite_in_8_bits():
+    start = [torch.linspace(-1, 1, 4096).view(64, 64)]
+    params = [nn.Parameter(start[0].clone()) for _ in range(2)]
+    optimizers = [AdaBound(params[:1], state_dtype="8bit", fused=True), AdaBound(params[1:], state_dtype="8bit")]
+    for optimizer, p in zip(optimizers, params, strict=True):
+        p.grad = torch.full_like(p, 1e-30)
+        p.grad[0, 3], p.grad[1, 40], p.grad[2, 0], p.grad[3] = float("nan"), float("inf"), -1e30, 0.0
+        for _ in range(3):
+            optimizer.step()
+    torch.testing.assert_close(*params, rtol=0, atol=0, equal_nan=True)
+    assert params[0].isnan().sum() == 3 * 32  # (1e30)² is infinite, too
+
+
 @pytest.mark.parametrize("tolerance", [0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_released_second_moments(dtype, tolerance):

@@ -9,6 +9,8 @@ from dynabound import AdaBound
 from dynabound.optim import _fused, kernel_status
 from dynabound.optim._gpu import kernels, launch
 
+CPU = torch.device("cpu")
+
 
 @pytest.fixture
 def launches(monkeypatch):
@@ -25,6 +27,23 @@ def parameters(count, size=10):
     for p in params:
         p.grad = torch.ones_like(p)
     return params
+
+
+def test_tensors_in_8_bits_have_a_launch_for_whole_and_one_for_shorter_groups(launches):
+    """Programs have 256 groups: 260 groups are two, although there are fewer than 8,192 elements."""
+    params = [nn.Parameter(torch.ones(shape)) for shape in ((64, 64), (130, 33), (260, 64), (4, 8192))]
+    for p in params:
+        p.grad = torch.ones_like(p)
+    AdaBound(params, state_dtype="8bit", fused=True).step()
+    assert launches == [("update_chunk", 1 + 3 + 4), ("update_chunk", 2)]
+
+
+def test_moments_in_8_bits_that_share_memory_are_seen():
+    """Of 4,290 elements in rows of 33 the moments have 9,360 bytes."""
+    for gap, count in ((9360, 1), (9359, 2)):
+        rows = torch.tensor([[1 << 21, 1 << 20, 0, 0, 0, 4290, 0, 33], [1 << 22, (1 << 20) + gap, 0, 0, 0, 33, 0, 33]])
+        table = launch._make_table(rows.numpy().tobytes(), [torch.float32, torch.uint8, torch.uint8], CPU)
+        assert len(table.launches) == count
 
 
 @pytest.mark.parametrize("capturable", [False, True])
@@ -53,7 +72,7 @@ def test_a_large_tensor_is_divided_into_chunks_of_int64_offsets(launches):
     count = 2**31 + 5000
     rows = torch.tensor([[16, 16, 16, 0, 16, count, 0, 0]])
     types = [torch.float32] * 3
-    table = launch._make_table(rows.numpy().tobytes(), types, torch.device("cpu"))
+    table = launch._make_table(rows.numpy().tobytes(), types, CPU)
     (chunks, align), *_ = table.launches
     assert chunks[-1].tolist() == [0, count // 8192]
     assert len(chunks) == count // 8192 + 1
@@ -69,7 +88,7 @@ def test_the_last_chunk_of_a_large_tensor_is_updated():
     p[tail], g[tail], m[tail], v[tail] = 1.0, 1.0, 0.0, 0.0
     step = torch.zeros((), dtype=torch.int64)
     _, entries = _fused._kernel.scan([p], [g], [m], [v], [], [step], True)
-    table = launch._make_table(entries, [torch.float32] * 3, torch.device("cpu"))
+    table = launch._make_table(entries, [torch.float32] * 3, CPU)
     row = torch.tensor([[0.5, 0.0, 1.0, 0.0, 0.0, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0, 1.0, 1.0, 0.0]])
     tl = kernels.tl
     kernels.update_chunk[(1,)](
@@ -78,6 +97,26 @@ def test_the_last_chunk_of_a_large_tensor_is_updated():
     )  # fmt: skip
     assert torch.equal(p[tail], torch.full_like(p[tail], 0.5))
     assert torch.equal(m[tail], g[tail])
+
+
+def test_the_last_chunk_of_a_large_tensor_in_8_bits_is_updated():
+    """Beyond 2³¹ elements and bytes; only that chunk is computed, and only it needs memory."""
+    shape = (2**18, 8256)
+    p, g = (torch.empty(shape) for _ in range(2))
+    m, v = (torch.empty(shape[0], 8256 // 32 * 36, dtype=torch.uint8) for _ in range(2))
+    p[-2:], g[-2:], m[-2:], v[-2:] = 1.0, 1.0, 0, 0
+    _, entries = _fused._kernel.scan([p], [g], [m], [v], [], [torch.zeros((), dtype=torch.int64)], True)
+    table = launch._make_table(entries, [torch.float32, torch.uint8, torch.uint8], CPU)
+    row = torch.tensor([[0.5, 0.0, 1.0, 0.0, 0.0, 1e-8, 1.0, 0.0, 1.0, -9.0, 9.0, 1.0, 1.0, 0.0]])
+    tl = kernels.tl
+    kernels.update_chunk[(1,)](
+        table.entries, table.launches[0][0][-1:], row, None, None, types=(tl.float32, tl.uint8, tl.uint8, False),
+        ams=False, plain=True, capture=False, align=16,
+    )  # fmt: skip
+    assert torch.equal(p[-1, 64:], torch.full((8192,), 0.5))
+    assert torch.equal(p[-2], torch.ones(8256))
+    assert bool((m[-1, 64:8256] == 127).all())
+    assert bool((v[-1, 64:8256] == 255).all())
 
 
 def test_tables_are_uploaded_when_an_address_changes(launches, monkeypatch):

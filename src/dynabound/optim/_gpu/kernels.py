@@ -14,6 +14,8 @@ BLOCK = tl.constexpr(1024)
 """Elements that a program holds in registers: 8 per thread, two 128-bit words of float32."""
 ENTRY = tl.constexpr(8)
 """64-bit words of an entry: p, m, v, vmax, g, count, step, (row, kind, ams)."""
+GROUP = tl.constexpr(32)
+"""Elements with a common scale, where a moment is in 8 bits: see ``_state/eightbit.py``."""
 RELEASED = tl.constexpr(2)
 """The value of ``ams`` where there is no second moment any more, and the learning rate is the lower bound."""
 SCALARS = tl.constexpr(14)
@@ -51,10 +53,56 @@ def _mix(x):
 
 
 @triton.jit
+def _average(x, g, m, s, plain: tl.constexpr):
+    """The gradient with its sign and L2 decay, and the first moment; the operations of ``_kernel.c``, in its order."""
+    beta1, l2, sign, rest1 = s[3], s[7], s[8], s[11]
+    if not plain:
+        g = sign * g
+        g = tl.where(l2 != 0, g + l2 * x, g)
+    return g, beta1 * m + rest1 * g
+
+
+@triton.jit
+def _clip_rate(v, s):
+    """The learning rate; an ordinary root and division of float32 are approximate."""
+    step_size, lower, upper, eps = s[0], s[1], s[2], s[5]
+    if v.dtype == tl.float64:
+        rate = step_size / (tl.sqrt(v) + eps)
+    else:
+        rate = tl.div_rn(step_size, tl.sqrt_rn(v) + eps)
+    rate = tl.where(rate < lower, lower, rate)  # both comparisons let a NaN through
+    return tl.where(rate > upper, upper, rate)
+
+
+@triton.jit
+def _descend(x, m, rate, s, plain: tl.constexpr):
+    """The new parameter."""
+    shrink, low, high = s[6], s[9], s[10]
+    if plain:
+        x = x - rate * m
+    else:
+        x = shrink * x - rate * m
+        x = tl.where(x < low, low, x)
+        x = tl.where(x > high, high, x)
+    return x
+
+
+@triton.jit
+def _update_squares(v_io, vmax_io, at, mask, g, s, noise, ams: tl.constexpr):
+    """The second moment and its maximum, from and to memory; the learning rate."""
+    v = s[4] * _load(v_io + at, mask, g.dtype) + s[12] * (g * g)
+    _store(v_io + at, v, mask, noise)
+    if ams:
+        vmax = _load(vmax_io + at, mask, g.dtype)
+        v = tl.where(v <= vmax, vmax, v)  # a NaN in v wins, as in torch.maximum
+        _store(vmax_io + at, v, mask, None)
+    return _clip_rate(v, s)
+
+
+@triton.jit
 def _update_block(tensors, at, mask, s, seed, types: tl.constexpr, ams: tl.constexpr, plain: tl.constexpr):
-    """The operations of ``_kernel.c``, in its order. Without ``seed`` everything is rounded to nearest."""
+    """Update elements of a chunk. Without ``seed`` everything is rounded to nearest."""
     p_io, m_io, v_io, vmax_io, g_in, first = tensors
-    step_size, lower, upper, beta1, beta2, eps, shrink, l2, sign, low, high, rest1, rest2 = s
     real: tl.constexpr = tl.float64 if types[0] == tl.float64 else tl.float32
     noise_p, noise_v = None, None
     if seed is not None:
@@ -63,33 +111,83 @@ def _update_block(tensors, at, mask, s, seed, types: tl.constexpr, ams: tl.const
         if types[3]:
             noise_p = noise & 0xFFFF
     x, g = _load(p_io + at, mask, real), _load(g_in + at, mask, real)
-    if not plain:
-        g = sign * g
-        g = tl.where(l2 != 0, g + l2 * x, g)
-    m = beta1 * _load(m_io + at, mask, real) + rest1 * g
+    g, m = _average(x, g, _load(m_io + at, mask, real), s, plain)
     _store(m_io + at, m, mask, None)
-    if ams == RELEASED:
-        rate = lower
+    rate = s[1]  # the lower bound
+    if ams != RELEASED:
+        rate = _update_squares(v_io, vmax_io, at, mask, g, s, noise_v, ams)
+    _store(p_io + at, _descend(x, m, rate, s, plain), mask, noise_p)
+
+
+@triton.jit
+def _decode(codes, scales, there, code: tl.constexpr):
+    """First moments from codes of int8, second moments from codes of uint8."""
+    scale = tl.load(scales.to(tl.pointer_type(tl.float32), bitcast=True), mask=there)
+    root = tl.load(codes, mask=there[:, None]).to(code, bitcast=True).to(tl.float32) * scale[:, None]
+    return root * tl.abs(root)
+
+
+@triton.jit
+def _encode(codes, scales, root, signed, mask, there, random, top: tl.constexpr):
+    """Store roots as codes with the signs of ``signed``; without it those of second moments, at least 1 if not 0."""
+    root = tl.where(mask, root, 0.0)
+    most = tl.max(root.to(tl.int32, bitcast=True) & 0x7FFFFFFF, axis=1).to(tl.float32, bitcast=True)
+    y = root * tl.where(most > 0, tl.div_rn(top, most), 0.0)[:, None]
+    y = tl.where(y < top, y, top)  # also where it is not a number
+    code = y.to(tl.int32)
+    below = code.to(tl.float32)
+    up = random.to(tl.float32) * (below * 2.0**-15 + 2.0**-16) < (y - below) * (y + below)
+    code += up.to(tl.int32)
+    if signed is None:
+        code = tl.maximum(code, (root > 0).to(tl.int32))
     else:
-        v = beta2 * _load(v_io + at, mask, real) + rest2 * (g * g)
-        _store(v_io + at, v, mask, noise_v)
-        if ams:
-            vmax = _load(vmax_io + at, mask, real)
-            v = tl.where(v <= vmax, vmax, v)  # a NaN in v wins, as in torch.maximum
-            _store(vmax_io + at, v, mask, None)
-        if real == tl.float64:
-            rate = step_size / (tl.sqrt(v) + eps)
-        else:  # an ordinary root and division of float32 are approximate
-            rate = tl.div_rn(step_size, tl.sqrt_rn(v) + eps)
-        rate = tl.where(rate < lower, lower, rate)  # both comparisons let a NaN through
-        rate = tl.where(rate > upper, upper, rate)
-    if plain:
-        x = x - rate * m
+        code = tl.where(signed.to(tl.int32, bitcast=True) < 0, -code, code)
+    tl.store(codes, code.to(tl.uint8), mask=there[:, None])
+    tl.store(scales.to(tl.pointer_type(tl.float32), bitcast=True), tl.div_rn(most, top), mask=there)
+
+
+@triton.jit
+def _update_groups(
+    tensors,
+    group,
+    groups,
+    row,
+    s,
+    seed,
+    types: tl.constexpr,
+    ams: tl.constexpr,
+    plain: tl.constexpr,
+    whole: tl.constexpr,
+):
+    """Update groups of 32 elements of rows with ``row`` elements, of which the first moment is in 8 bits.
+
+    ``whole``: no row ends with a shorter group. The elements of a tensor are then those of its groups.
+    """
+    p_io, m_io, v_io, vmax_io, g_in = tensors
+    per_row = (row + GROUP - 1) // GROUP
+    r, c = (group // per_row).to(tl.int64), group % per_row
+    lane = tl.arange(0, GROUP)[None, :]
+    there = group < groups
+    mask = there[:, None]
+    if whole:
+        at = (group.to(tl.int64) * GROUP)[:, None] + lane
     else:
-        x = shrink * x - rate * m
-        x = tl.where(x < low, low, x)
-        x = tl.where(x > high, high, x)
-    _store(p_io + at, x, mask, noise_p)
+        at = (r * row + c * GROUP)[:, None] + lane
+        mask = mask & ((c * GROUP)[:, None] + lane < row)
+    codes = (r * (per_row * (GROUP + 4)) + c * GROUP)[:, None] + lane
+    scales = r * (per_row * (GROUP + 4)) + per_row * GROUP + c * 4
+    noise = _mix(at.to(tl.uint32) ^ seed)
+    x, g = _load(p_io + at, mask, tl.float32), _load(g_in + at, mask, tl.float32)
+    g, m = _average(x, g, _decode(m_io + codes, m_io + scales, there, tl.int8), s, plain)
+    _encode(m_io + codes, m_io + scales, tl.sqrt_rn(tl.abs(m)), m, mask, there, (noise >> 8) & 0xFFFF, 127.0)
+    rate = s[1]  # the lower bound
+    if ams != RELEASED and types[2] == tl.uint8:
+        v = s[4] * _decode(v_io + codes, v_io + scales, there, tl.uint8) + s[12] * (g * g)
+        _encode(v_io + codes, v_io + scales, tl.sqrt_rn(v), None, mask, there, noise >> 16, 255.0)
+        rate = _clip_rate(v, s)
+    elif ams != RELEASED:
+        rate = _update_squares(v_io, vmax_io, at, mask, g, s, noise >> 16, ams)
+    _store(p_io + at, _descend(x, m, rate, s, plain), mask, noise & 0xFFFF if types[3] else None)
 
 
 @triton.jit
@@ -137,21 +235,30 @@ def update_chunk(
             tl.store(step, tl.load(step) + 1)
     s = _load_scalars(scalars, grad_scale)
     seed = None
-    if types[3] or types[2] == tl.uint16:
+    if types[3] or types[1] == tl.uint8 or types[2] == tl.uint16:
         seed = tl.load((scalars + 13).to(tl.pointer_type(tl.uint32), bitcast=True))
         seed = _mix(seed ^ _mix(size.to(tl.uint32)))
-    p = tl.multiple_of(tl.load(row).to(tl.pointer_type(types[0])), align) + start
-    m = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(types[1])), align) + start
-    v = tl.multiple_of(tl.load(row + 2).to(tl.pointer_type(types[2])), align) + start
-    vmax = tl.multiple_of(tl.load(row + 3).to(tl.pointer_type(types[2])), align) + start
-    g = tl.multiple_of(tl.load(row + 4).to(tl.pointer_type(types[0])), align) + start
-    count = tl.minimum(size - start, CHUNK).to(tl.int32)
-    whole = count // BLOCK * BLOCK  # blocks without a mask are read and written in 128-bit words
-    for i in range(0, whole, BLOCK):
-        _update_block((p, m, v, vmax, g, start), i + tl.arange(0, BLOCK), None, s, seed, types, ams, plain)
-    if whole < count:
-        at = whole + tl.arange(0, BLOCK)
-        _update_block((p, m, v, vmax, g, start), at, at < count, s, seed, types, ams, plain)
+    p = tl.multiple_of(tl.load(row).to(tl.pointer_type(types[0])), align)
+    m = tl.multiple_of(tl.load(row + 1).to(tl.pointer_type(types[1])), align)
+    v = tl.multiple_of(tl.load(row + 2).to(tl.pointer_type(types[2])), align)
+    vmax = tl.multiple_of(tl.load(row + 3).to(tl.pointer_type(types[2])), align)
+    g = tl.multiple_of(tl.load(row + 4).to(tl.pointer_type(types[0])), align)
+    if types[1] == tl.uint8:
+        length = tl.load(row + 7).to(tl.int32)  # its lower half
+        groups = (size // length * ((length + GROUP - 1) // GROUP)).to(tl.int32)
+        group = (start // GROUP).to(tl.int32)
+        for i in range(group, tl.minimum(group + CHUNK // GROUP, groups), BLOCK // GROUP):
+            some = i + tl.arange(0, BLOCK // GROUP)
+            _update_groups((p, m, v, vmax, g), some, groups, length, s, seed, types, ams, plain, align == 16)
+    else:
+        tensors = p + start, m + start, v + start, vmax + start, g + start, start
+        count = tl.minimum(size - start, CHUNK).to(tl.int32)
+        whole = count // BLOCK * BLOCK  # blocks without a mask are read and written in 128-bit words
+        for i in range(0, whole, BLOCK):
+            _update_block(tensors, i + tl.arange(0, BLOCK), None, s, seed, types, ams, plain)
+        if whole < count:
+            at = whole + tl.arange(0, BLOCK)
+            _update_block(tensors, at, at < count, s, seed, types, ams, plain)
 
 
 @triton.jit

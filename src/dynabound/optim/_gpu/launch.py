@@ -18,21 +18,27 @@ from torch.autograd.graph import increment_version
 from dynabound.optim import _fused
 from dynabound.optim._scalars import Scalars, scalars
 from dynabound.optim._state import Lists, LossScaling
+from dynabound.optim._state.eightbit import GROUP
 
 CHUNK = 8192
 """Elements of one program."""
 _OPTIONS = {"num_warps": 4, "enable_fp_fusion": False}
 """Without fusion a·b + c is rounded twice, as in the C kernel."""
-_DTYPES = {torch.float32: "float32", torch.float64: "float64", torch.float16: "float16", torch.bfloat16: "uint16"}
+_DTYPES = {
+    torch.float32: "float32",
+    torch.float64: "float64",
+    torch.float16: "float16",
+    torch.bfloat16: "uint16",
+    torch.uint8: "uint8",
+}
 """Names in ``triton.language``; bfloat16 is converted by its bits."""
 _Found = TypeVar("_Found")
 
 
 def scan(capture: bool, *lists: list[Tensor]) -> tuple[list[tuple[int, Any] | None], bytes]:
-    """The scan of the C kernel, without the formats of the state that only the C kernel has."""
+    """The scan of the C kernel, of tensors on a GPU, too."""
     p, g, m, v, vmax, steps = lists
-    found, entries = _fused._kernel.scan(p, g, m, v, vmax, steps, True, capture)
-    return [key if exp_avg.dtype in _DTYPES else None for key, exp_avg in zip(found, m, strict=True)], entries
+    return _fused._kernel.scan(p, g, m, v, vmax, steps, True, capture)
 
 
 def computes_scalars(device: torch.device, group: Mapping[str, Any]) -> bool:
@@ -139,12 +145,14 @@ def _find(contents: Any, make: Callable[[], _Found], device: torch.device) -> _F
 
 
 def _make_table(entries: bytes, types: list[torch.dtype], device: torch.device) -> _Table:
-    p, m, v = [dtype.itemsize for dtype in types]
-    sizes = [p, m, v, v, p]  # in the order of an entry
     rows = torch.frombuffer(bytearray(entries), dtype=torch.int64).view(-1, _fused._kernel.ENTRY_SIZE // 8)
-    chunks = (-(-rows[:, 5] // CHUNK)).clamp(min=1)  # an empty tensor has a step count, too
-    aligned = (rows[:, :5] % 16 == 0).all(1)
-    if _share_memory(rows, sizes):
+    elements, whole = rows[:, 5], torch.ones(len(rows), dtype=torch.bool)
+    if types[1] == torch.uint8:  # then there are programs for groups, of which the last of a row may be shorter
+        length = rows[:, 7] & 0xFFFFFFFF
+        elements, whole = elements // length * (-(-length // GROUP) * GROUP), length % GROUP == 0
+    chunks = (-(-elements // CHUNK)).clamp(min=1)  # an empty tensor has a step count, too
+    aligned = (rows[:, :5] % 16 == 0).all(1) & whole
+    if _share_memory(rows, _bytes(rows[:, 5], elements, types)):
         parts = tuple(torch.arange(len(rows))[:, None])
     else:
         parts = (aligned.nonzero()[:, 0], (~aligned).nonzero()[:, 0])
@@ -153,14 +161,21 @@ def _make_table(entries: bytes, types: list[torch.dtype], device: torch.device) 
         counts = chunks[part]
         starts = (counts.cumsum(0) - counts).repeat_interleave(counts)
         pairs = torch.stack([part.repeat_interleave(counts), torch.arange(len(starts)) - starts], dim=1)
-        launches.append((_upload(pairs.to(torch.int32), device), 16 if aligned[part[0]] else min(sizes)))
+        align = 16 if aligned[part[0]] else min(dtype.itemsize for dtype in types)
+        launches.append((_upload(pairs.to(torch.int32), device), align))
     return _Table(_upload(rows, device), launches)
 
 
-def _share_memory(rows: Tensor, sizes: list[int]) -> bool:
+def _bytes(counts: Tensor, elements: Tensor, types: list[torch.dtype]) -> Tensor:
+    """The bytes of p, m, v, vmax and g of every tensor; of ``elements`` with those that fill up groups."""
+    p, m, v = [elements // GROUP * (GROUP + 4) if t == torch.uint8 else counts * t.itemsize for t in types]
+    return torch.stack([p, m, v, v, p], dim=1)
+
+
+def _share_memory(rows: Tensor, sizes: Tensor) -> bool:
     """Whether parameters share memory, also with a gradient or a state: they are then updated one after the other."""
     starts = rows[:, :5].flatten()
-    ends = starts + (rows[:, 5:6] * torch.tensor(sizes)).flatten()
+    ends = starts + sizes.flatten()
     used = (starts != 0) & (ends > starts)
     starts, order = starts[used].sort()
     return bool((ends[used][order][:-1] > starts[1:]).any())
