@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--data-dir", required=True)
     parser.add_argument("--rates", nargs="*", type=float, default=[1e-4, 10**-3.5, 1e-3, 10**-2.5, 1e-2])
     args = parser.parse_args()
+    torch.set_num_threads(1)
     text = read(args.data_dir)
     found = dynabound.suggest(untrained(text), loss, batches(text, 1000), STEPS)
     print(found)
