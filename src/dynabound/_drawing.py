@@ -39,6 +39,7 @@ METHOD_STYLES: dict[str, dict[str, Any]] = {
     "SGD": dict(color=GREEN),
     "AdaGrad": dict(color=ORANGE, linestyle="-."),
     "Adam": dict(color=VERMILION),
+    "AdamW": dict(color=PURPLE, linestyle="-."),
     "AMSGrad": dict(color=PURPLE, linestyle="--"),
     "AdaBound": dict(color=BLUE, linewidth=2.2),
     "AMSBound": dict(color=SKY, linestyle="--", linewidth=2.2),

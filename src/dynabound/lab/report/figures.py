@@ -105,10 +105,10 @@ def line_style(label: str, place: int) -> dict[str, Any]:
     """A method's style; a reference curve, such as "Adam, α = 0.001", has its method's colour and is dotted."""
     method, _, variant = label.partition(", ")
     style = _drawing.method_style(method, place)
-    return {**style, "linestyle": ":"} if variant else style
+    return {**style, "linestyle": "-." if variant == "SGDM's rate" else ":"} if variant else style
 
 
-_VIEWS = {"start": "training, first epochs", "train": "training", "test": "test"}
+_VIEWS = {"start": "first epochs", "train": "training", "test": "test"}
 
 
 @dataclass(frozen=True)
