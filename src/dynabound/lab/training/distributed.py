@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import traceback
 from collections.abc import Iterator
@@ -57,6 +58,7 @@ def joined(device: str, group: bool = False) -> Iterator[None]:
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
+        gc.collect()  # cycles of an FSDP model hold the group: if they are freed at exit, its threads abort the process
         dist.destroy_process_group()
 
 
