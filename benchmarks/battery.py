@@ -1,4 +1,4 @@
-"""How good is dynabound.suggest on models that it was not designed on? Small tasks, grids, regret and ranks.
+"""How good is dynabound.suggest on small models outside the lab? Tasks, grids, regret and ranks.
 
     python benchmarks/battery.py [--others] [--seeds 3] [--only NAME ...] [--json FILE]
 
@@ -6,8 +6,8 @@ A task is a model of 300 to 9,000 parameters, a loss, and a number of steps. Its
 the last tenth of the steps. Adam and SGDM get the best learning rate of a grid (half-decades, in hindsight, by the mean
 over seeds; from 0.01 and 0.1 on upwards and downwards, until L rises). The regret of a method is 100·log((L + f) /
 (L_best + f)), where L_best is that of the better grid and f is 1 % of the untrained loss. The rule was chosen on the
-eight tasks of battery_tasks.py; --others takes those of battery_others.py, on which nothing was chosen. Grids are kept
-in --json FILE: run it again to compare another rule.
+eight tasks of battery_tasks.py; --others takes those of battery_others.py, which were written after all but its last
+step. Grids are kept in --json FILE: run it again to compare another rule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""Eighteen more tasks for battery.py: written when the rule of dynabound.suggest was finished, and never tuned on."""
+"""Eighteen more tasks for battery.py, on which dynabound.suggest was checked.
+
+They were written after steps 1 to 4 of its rule. Other constants were tried on them and not taken; step 5 was chosen
+with them in view.
+"""
 
 from __future__ import annotations
 
