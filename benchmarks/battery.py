@@ -106,7 +106,7 @@ def main() -> None:
     """Print a row per task, then medians and mean ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--others", action="store_true", help="the tasks on which the rule was not chosen")
+    parser.add_argument("--others", action="store_true", help="the tasks of battery_others.py")
     parser.add_argument("--only", nargs="*", help="names of tasks; default: all")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()

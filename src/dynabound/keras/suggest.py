@@ -62,7 +62,8 @@ def suggest(
         steps: the length of the planned run, in optimizer steps.
         batch_size: the size of the batches that arrays are divided into.
         finish: "auto": Adam with a decay, by an upper bound that falls as 1/t, unless bounds that close around a rate
-            of SGD end clearly lower in a trial. "adam": Adam without a decay. "sgd": bounds that close late.
+            of SGD end clearly lower in a trial, or Adam's rates differ too much for one bound. "adam": Adam without a
+            decay. "sgd": bounds that close late.
         lr: the first rate of Adam that is tried.
         validation: batches, as tuples, that the trials are judged by; all are used after each trial. None: the trials
             are judged by their last training losses.

@@ -229,23 +229,23 @@ def decide(start: Sequence[float], trials: Sequence[Trial], steps: int, part: sl
     """The answer from the trials of one repeat; its two rates are judged by ``part`` of the losses."""
     adam, shown = best_of(trials, "lr"), trials[-1]
     is_sgd, speed = shown.kind in ("closing", "late"), SPEEDS[shown.kind]
-    is_shorter = is_sgd or shown.kind == "steady"
+    is_scaled = is_sgd or shown.kind == "steady"
     length = len(adam.losses)
     factor = shorter(length, steps)
     tried = {kind: {trial.rate: score(trial, part) for trial in trials if trial.kind == kind}
              for kind in ("lr", "final_lr")}  # fmt: skip
     before = statistics.fmean(start_of(start, adam))
-    lr = smallest_rate(tried["lr"], before) * (factor if is_shorter else 1)
+    lr = smallest_rate(tried["lr"], before) * (factor if is_scaled else 1)
     sgd = best_rate(tried["final_lr"], before) if is_sgd else math.nan
     final_lr = sgd * factor if is_sgd else shown.rate / adam.rate * lr
     longer = f"({length}/{steps})^{HORIZON:.2g}, because a longer run needs a smaller rate"
     reasons = {
         "lr": f"in {length} steps Adam's loss decreased most at {adam.rate:.3g}, from "
         f"{_digits(start_of(start, adam), adam)}. Chosen: the smallest rate that is as good, but for {MARGIN:.0%} of "
-        f"the decrease{f', times {longer}' if is_shorter else ''}.",
+        f"the decrease{f', times {longer}' if is_scaled else ''}.",
         "final_lr": _why_sgd(trials, sgd, longer) if is_sgd else _why_adam(trials, longer),
     }
-    reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.3g} from "
+    reasons["gamma"] = f"{speed:g}/steps: at the end of the run the bounds are a factor of {1 + 1 / speed:.4g} from "
     reasons["gamma"] += _ENDS.get(shown.kind, "final_lr.")
     reasons["compared"] = _compare(start, shown, adam)
     return Decision(lr, final_lr, speed / steps, reasons)
@@ -270,10 +270,9 @@ def _why_sgd(trials: Sequence[Trial], rate: float, longer: str) -> str:
 
 def _why_adam(trials: Sequence[Trial], longer: str) -> str:
     if trials[-1].kind in ("wide", "steady"):
+        ended = " An upper bound that falls ended clearly higher than Adam: most rates are above twice the mean."
         why = "the mean of Adam's rates lr/√v in its best trial, in proportion to lr."
-        if trials[-1].kind == "wide":
-            return why
-        return f"{why} An upper bound that falls ended clearly higher than Adam: most rates are above twice the mean."
+        return why + (ended if trials[-1].kind == "steady" else "")
     why = f"the upper bound falls to the mean of Adam's rates lr/√v times {longer}."
     closing = [trial for trial in trials if trial.kind == "closing"]
     behind = [trial for trial in trials if trial.kind == "final_lr" and not closing]

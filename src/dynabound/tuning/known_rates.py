@@ -114,20 +114,20 @@ def _rates(moments: Sequence[tuple[float, float, Any, float]], total: Callable[[
     Rates of groups with different ``lr`` are compared as if all had the largest one.
     """
     largest = max((lr for lr, *_ in moments), default=0.0)
+    scales = [largest / lr if lr else 1.0 for lr, *_ in moments]
     decrease = energy = roots = number = 0.0
-    for lr, eps, moment, bias in moments:
+    for (lr, eps, moment, bias), scale in zip(moments, scales, strict=True):
         v = moment / bias
         root = v**0.5
         decrease += lr * total(v / (root + eps + (v == 0)))  # 0, and not 0/0, where there was no gradient
         energy += total(v)
-        roots += total(root) * (largest / lr if lr else 1.0)
+        roots += total(root) * scale
         number += math.prod(v.shape)
     if not (0 < energy < math.inf and math.isfinite(decrease)):
         raise ValueError
     mean = roots / number
-    high = sum(
-        total((moment / bias) ** 0.5 * (largest / lr if lr else 1.0) < mean / 2) for lr, _, moment, bias in moments
-    )
+    pairs = zip(moments, scales, strict=True)
+    high = sum(total((moment / bias) ** 0.5 * scale < mean / 2) for (_, _, moment, bias), scale in pairs)
     return AdamsRates(decrease / energy, largest / mean, 2 * high > number)
 
 

@@ -84,7 +84,8 @@ def suggest(
         params: parameters or param groups to be trained. None: all that require gradients. If groups set ``lr``, only
             the ratios matter: they are kept, and the suggestion is the largest; see ``Suggestion.apply``.
         finish: "auto": Adam with a decay, by an upper bound that falls as 1/t, unless bounds that close around a rate
-            of SGD end clearly lower in a trial. "adam": Adam without a decay. "sgd": bounds that close late.
+            of SGD end clearly lower in a trial, or Adam's rates differ too much for one bound. "adam": Adam without a
+            decay. "sgd": bounds that close late.
         lr: the first rate of Adam that is tried.
         validation: batches that the trials are judged by, in evaluation mode; all are used after each trial. None: the
             trials are judged by their last training losses.

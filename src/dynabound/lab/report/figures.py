@@ -102,7 +102,7 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
 
 
 def line_style(label: str, place: int) -> dict[str, Any]:
-    """A method's style; a reference curve, such as "Adam, α = 0.001", has its method's colour and is dotted."""
+    """A method's style; a variant, such as "Adam, α = 0.001", has its method's colour, and is dotted or dash-dotted."""
     method, _, variant = label.partition(", ")
     style = _drawing.method_style(method, place)
     return {**style, "linestyle": "-." if variant == "SGDM's rate" else ":"} if variant else style

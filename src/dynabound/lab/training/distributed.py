@@ -58,7 +58,7 @@ def joined(device: str, group: bool = False) -> Iterator[None]:
         traceback.clear_frames(error.__traceback__)
         raise
     finally:
-        gc.collect()  # cycles of an FSDP model hold the group: if they are freed at exit, its threads abort the process
+        gc.collect()  # a model in a cycle may hold the group until the process exits, where gloo's threads abort it
         dist.destroy_process_group()
 
 
