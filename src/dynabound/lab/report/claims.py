@@ -205,7 +205,8 @@ def _end_of_training(runs: StudyRuns) -> _Claims:
     for curves in runs.panels.values():
         group = Group(curves)
         for label in (label for label in curves if "Bound" in label):
-            claims.append(group.better(f"{label}, ends better than Adam", "ours", label, "Adam"))
+            comma = "," if "," in label else ""
+            claims.append(group.better(f"{label}{comma} ends better than Adam", "ours", label, "Adam"))
             claims.append(_similar("", group, label, "SGDM"))
         claims.append(_similar("", group, "AdaBound, SGDM's rate", "CSGD", "Savarese 2019"))
     return claims

@@ -172,6 +172,10 @@ _METHODS = {
 }  # fmt: skip
 _SIX = ("SGDM", "AdaGrad", "Adam", "AMSGrad", "AdaBound", "AMSBound")
 _FOUR = ("SGD", "Adam", "AdaBound", "AMSBound")
+# Where AdaBound's and AMSBound's learning rates can come from, by label.
+_VARIANTS: dict[str, dict[str, bool]] = {
+    "{}, defaults": {}, "{}": dict(suggest=True), "{}, SGDM's rate": dict(from_sgd=True)
+}  # fmt: skip
 _STEP_SIZES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
@@ -271,10 +275,9 @@ STUDIES: dict[str, Study] = {
             "With all images and a decay at three quarters of the run, AdaBound ends between Adam and SGDM or better.",
             (*(Row("ResNet-34 to the end", label, "resnet34-16", optimizer) for label, optimizer in
                {"SGDM": "sgdm", "CSGD": "csgd", "Adam": "adam", "AdamW": "adamw"}.items()),
-             Row("ResNet-34 to the end", DEFAULTS["AdaBound"], "resnet34-16", "adabound"),
-             Row("ResNet-34 to the end", "AdaBound", "resnet34-16", "adabound", suggest=True),
-             Row("ResNet-34 to the end", "AdaBound, SGDM's rate", "resnet34-16", "adabound", from_sgd=True)),
-            seeds=dict(laptop=2),
+             *(Row("ResNet-34 to the end", label.format(name), "resnet34-16", _METHODS[name], **options)
+               for name in DEFAULTS for label, options in _VARIANTS.items())),
+            seeds=dict(laptop=5),
             ours=True,
         ),
         Study(
