@@ -1,4 +1,4 @@
-"""The claims on suggested step sizes, on numbers whose verdict is known."""
+"""The claims on suggested learning rates, on numbers whose verdict is known."""
 
 from dataclasses import replace
 
@@ -93,7 +93,7 @@ def test_the_page_says_whether_to_tune(sgdm, counts):
 
 
 def test_the_searches_that_were_run_beforehand_are_counted():
-    """By hand: 5 step sizes and 4 finer ones of SGDM; AdaGrad's best is its grid's last or one beyond."""
+    """By hand: 5 learning rates and 4 finer ones of SGDM; AdaGrad's best is its grid's last or one beyond."""
     rows = {row.label: row for row in STUDIES["suggest"].rows if row.workload == "resnet10"}
     assert runs_to(rows["SGDM"].spec("demo")) == 9
     assert runs_to(rows["AdaGrad"].spec("demo")) == 6
