@@ -154,6 +154,31 @@ def test_the_best_bound_is_named():
         slow.regret(0)
 
 
+def test_theorem_c_is_not_applied_to_bounds_that_are_not_monotone():
+    """Rates that alternate between 0.1 and 1 cost 50,000, where Theorem C would allow 6,640."""
+
+    def alternating(t):
+        return (0.1, 0.1) if t % 2 else (1.0, 1.0)
+
+    steps, x, paid = 100_000, 1.0, 0.0
+    for t in range(1, steps + 1):
+        slope = 1.0 if t % 2 else -0.5
+        paid += slope * x
+        x = min(1.0, max(-1.0, x - alternating(t)[0] / math.sqrt(t) * slope))
+    promised = bounds.certificate(alternating, final_lr=1.0, steps=steps).regret(steps, amsbound=True)
+    assert 50_000 < paid + steps / 4 <= promised.value
+    closed_at_first = bounds.certificate(lambda t: (float(t > 1), 1.0), steps=100)  # η_l(1) = 0
+    assert closed_at_first.regret(100, amsbound=True).name != "Theorem C"
+
+
+def test_nothing_is_said_beyond_the_steps_that_were_checked():
+    """κ of bounds that never close grows with the steps: from none of them a guarantee follows."""
+    window = bounds.certificate(lambda t: (0.5, 2.0), steps=1000)
+    assert not window.guaranteed
+    assert window.guaranteed_amsbound  # Theorem C
+    assert window.useful_from() == math.inf
+
+
 @pytest.mark.parametrize(("gamma", "final_lr"), [(1e-320, 0.1), (1e-3, 1e308), (1e-3, 1e-307)])
 @pytest.mark.parametrize("family", ["harmonic", "exponential", "linear"])
 def test_bounds_that_overflow_are_refused(family, gamma, final_lr):

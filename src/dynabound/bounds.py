@@ -185,20 +185,27 @@ class Certificate:
 
     @property
     def guaranteed(self) -> bool:
-        """Whether AdaBound's and AMSBound's regret is O(√T): κ is finite, or M and R∞ are.
+        """Whether AdaBound's and AMSBound's regret is O(√T): κ is finite, or M and R∞ are, and so the limits agree.
 
         It is about convex losses on a box, the step size α/√t (``sqrt_decay=True``) and a β₁ₜ that never increases,
         not about a constant step. Of a callable it says something about the first ``checked_until`` steps only: if its
         bounds do not converge fast enough, κ and M grow with that number.
         """
         by_m = self.lower_positive and math.isfinite(self.m) and math.isfinite(self.largest_upper)
-        return math.isfinite(self.kappa) or by_m
+        return self.limits_agree and (math.isfinite(self.kappa) or by_m)
 
     @property
     def guaranteed_amsbound(self) -> bool:
-        """Whether AMSBound's regret is O(√T): also where the bounds are monotone, however slowly they close."""
+        """Whether AMSBound's regret is O(√T): also where Theorem C applies, however slowly the bounds close.
+
+        Theorem C needs monotone bounds, and no bias corrections (``debias=False``).
+        """
+        return self.guaranteed or self._has_theorem_c
+
+    @property
+    def _has_theorem_c(self) -> bool:
         monotone = self.lower_never_decreases and self.upper_never_increases
-        return self.guaranteed or (monotone and self.smallest_lower > 0 and math.isfinite(self.largest_upper))
+        return monotone and self.smallest_lower > 0 and math.isfinite(self.largest_upper)
 
     def regret(
         self,
@@ -211,6 +218,8 @@ class Certificate:
         amsbound: bool = False,
     ) -> RegretBound:
         """The best bound on the regret after ``steps`` steps, on a box with sides up to ``diameter``.
+
+        ``amsbound`` adds Theorem C, which is about AMSBound without bias corrections.
 
         >>> certificate("harmonic", gamma=0.5, final_lr=1.0).regret(10_000)
         RegretBound(value=339.4..., name='Theorem A')
@@ -229,20 +238,21 @@ class Certificate:
         beta1: float = 0.0,
         amsbound: bool = False,
     ) -> float:
-        """The T from which :meth:`regret` is better than the trivial √d·D·G·T; infinite if there is none.
+        """The T from which :meth:`regret` is better than the trivial √d·D·G·T; infinite if none was checked.
 
         >>> f"{certificate('harmonic', gamma=1e-3, final_lr=0.1).useful_from():,.0f}"
         '2,...'
         """
         problem = _Problem(dimension, diameter, gradient_bound, beta1 / (1 - beta1))
-        return min(_first_below(value, problem.most) for value in self._bounds(problem, amsbound).values())
+        first = min(_first_below(value, problem.most) for value in self._bounds(problem, amsbound).values())
+        return first if first <= self.checked_until else math.inf
 
     def _bounds(self, problem: _Problem, amsbound: bool) -> dict[str, Callable[[float], float]]:
         """The bounds by name, as functions of T."""
         found = {THEOREM_A: problem.theorem_a(self.limit, self.kappa)}
         if self.lower_positive:
             found[SAVARESE] = problem.theorem_b(self.m, self.m / 2, self.largest_upper)
-        if amsbound and self.guaranteed_amsbound:
+        if amsbound and self._has_theorem_c:
             found[THEOREM_C] = problem.theorem_b(1 / (2 * self.smallest_lower), 0.0, self.largest_upper)
         return found
 

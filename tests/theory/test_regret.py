@@ -166,22 +166,24 @@ def adversary(rng, x, best):
     return (rng.normal(size=x.shape), -np.sign(best), np.where(random < 0.2, 1.0, -0.2) * towards, towards)[kind]
 
 
-def random_game(rng, n=100, steps=40):
-    """``n`` linear games at once: their regrets, shape (n, steps), and the arguments of Theorem A.
+def random_game(rng, n=100, steps=40, amsbound=False):
+    """``n`` linear games at once: their regrets and rates, shape (n, steps, …), and the arguments of Theorem A.
 
-    The rates are not those of AdaBound: any within 1 ± ρ_t times α*/√t or α* are allowed. Here they are fast when a
-    step leads away from the best point, and slow when it leads back.
+    The rates are AMSBound's between bounds that close, or any within 1 ± ρ_t times α*/√t or α*: fast when a step leads
+    away from the best point, and slow when it leads back.
     """
     d, diameter, g2 = int(rng.integers(1, 4)), *10 ** rng.uniform(-1, 1, 2)
     limit = math.sqrt(d) * diameter / g2 * 10 ** rng.uniform(-1, 0.5)  # near the best one: the bound is not trivial
     t = np.arange(1.0, steps + 1)
     rho = 10 ** rng.uniform(-3, 0) * (t ** -rng.uniform(0, 1.5) if rng.random() < 0.7 else rng.random(steps))
     beta1 = rng.choice([0.0, 0.5, 0.9, 0.99]) * np.minimum.accumulate(rng.random(steps) ** rng.choice([0.0, 0.05, 1.0]))
-    sqrt_decay = bool(rng.integers(2))
+    sqrt_decay = amsbound or bool(rng.integers(2))
+    rho = np.minimum.accumulate(rho) if amsbound else rho
+    beta2, alpha = rng.choice([0.0, 0.5, 0.9, 0.99]), g2 * 10 ** rng.uniform(-1, 1)
     best = diameter / 2 * rng.choice([-1.0, 1.0], (n, d))
     x = rng.choice([-1.0, 0.0, 1.0], (n, d)) * diameter / 2
-    m = total = np.zeros((n, d))
-    paid, regrets = np.zeros(n), np.empty((n, steps))
+    m = v = top = total = np.zeros((n, d))
+    paid, regrets, rates = np.zeros(n), np.empty((n, steps)), np.empty((n, steps, d))
     for i in range(steps):
         g = adversary(rng, x, best)
         g = g * g2 / np.maximum(np.linalg.norm(g, axis=1, keepdims=True), 1)
@@ -191,16 +193,20 @@ def random_game(rng, n=100, steps=40):
         factor = np.where(m * (best - x) > 0, 1 + rho[i], np.maximum(1 - rho[i], 0))
         if rng.random() < 0.2:
             factor = rng.uniform(np.maximum(1 - rho[i], 0), 1 + rho[i], x.shape)
-        step = limit / math.sqrt(i + 1) if sqrt_decay else limit
-        x = np.clip(x - step * factor * m, -diameter / 2, diameter / 2)
-    return regrets, (rho, limit, diameter, g2, d, beta1, sqrt_decay)
+        if amsbound:
+            v = beta2 * v + (1 - beta2) * g * g
+            top = np.maximum(top, v)
+            factor = np.clip(alpha / np.sqrt(top), 1 - rho[i], 1 + rho[i])
+        rates[:, i] = (limit / math.sqrt(i + 1) if sqrt_decay else limit) * factor
+        x = np.clip(x - rates[:, i] * m, -diameter / 2, diameter / 2)
+    return regrets, rates, (rho, limit, diameter, g2, d, beta1, sqrt_decay)
 
 
 def test_no_rates_within_rho_of_their_limit_break_theorem_a():
     """In 20,000 games; in many of them more than nine tenths of what it allows are lost."""
     rng, tight = np.random.default_rng(0), 0
     for _ in range(200):
-        regrets, (rho, limit, diameter, g2, d, beta1, sqrt_decay) = random_game(rng)
+        regrets, _, (rho, limit, diameter, g2, d, beta1, sqrt_decay) = random_game(rng)
         sizes = dict(limit=limit, diameter=diameter, gradient_bound=g2, dimension=d)
         right = rho_bound(rho, **sizes, beta1=beta1, sqrt_decay=sqrt_decay)
         for t in (1, 17, 40):
@@ -209,6 +215,30 @@ def test_no_rates_within_rho_of_their_limit_break_theorem_a():
         trivial = math.sqrt(d) * diameter * g2 * np.arange(1, 41)
         tight += (regrets > 0.9 * right)[:, right < 0.99 * trivial].sum()
     assert tight > 0
+
+
+@pytest.mark.parametrize("amsbound", [False, True])
+def test_no_rates_break_theorem_b_nor_those_of_amsbound_theorem_c(amsbound):
+    """In 20,000 games each; also Theorem 4 with the correction term."""
+    rng, most = np.random.default_rng(1), 0.0
+    for _ in range(200):
+        regrets, rates, (_, _, diameter, g2, d, beta1, _) = random_game(rng, amsbound=amsbound)
+        root, inverse = np.sqrt(np.arange(1.0, 41)), 1 / rates
+        falls = np.maximum(-np.diff(inverse, axis=1, prepend=inverse[:, :1]), 0).cumsum(1)
+        b, area = beta1[0] / (1 - beta1[0]), diameter**2 / 2
+        noise = (2 * root - 1) * np.maximum.accumulate((rates.max(2) * root), 1) * g2**2
+        rest = (0.5 + b) * noise + b * math.sqrt(d) * diameter * g2
+        momentum = (beta1[:, None] * inverse).cumsum(1)
+        bounds = [
+            area * (inverse + falls).sum(2) + rest,
+            (area * (inverse + falls + momentum).sum(2) + noise) / (1 - beta1[0]),
+        ]
+        if amsbound:
+            least = np.minimum.accumulate(rates * root[:, None], 1)
+            bounds.append(area * root * (1 / least).sum(2) + rest)
+        ratios = np.max([regrets / bound for bound in bounds])
+        most = max(most, ratios)
+    assert 0.5 < most <= 1 + 1e-9
 
 
 def rising(t):

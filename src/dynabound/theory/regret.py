@@ -188,7 +188,7 @@ def _with_momentum(run: Trajectory, distance: Floats) -> Floats:
 
 
 def that_hold(run: Trajectory) -> dict[str, Floats]:
-    """Every right-hand side that holds for the run of a convex problem, if η_u never rises."""
+    """Every right-hand side that holds for a convex problem, if η_l never falls and η_u never rises."""
     found = {
         "Theorem B": theorem_b(run),
         "Theorem 4 with the correction term": theorem_4(run) + correction(run),

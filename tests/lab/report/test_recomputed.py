@@ -116,10 +116,14 @@ def t_test(panel, a, b):
     return value, math.sqrt(sum(squares) / sum(free) * sum(1 / len(x) for x in own)), sum(free)
 
 
+def networks(tables):
+    return {f"{DATA[task]}, {panel} ({scale})": (task, methods) for (title, scale, panel), (task, methods)
+            in tables.items() if title.startswith(("Figure", "CIFAR-10"))}  # fmt: skip
+
+
 def test_every_pair(tables, appendix):
     """Both epochs must agree; Holm's procedure at 5 % decides, and gives the interval its level."""
-    panels = {f"{DATA[task]}, {panel} ({scale})": (task, methods) for (title, scale, panel), (task, methods)
-              in tables.items() if title.startswith(("Figure", "CIFAR-10"))}  # fmt: skip
+    panels = networks(tables)
     shown = cells(appendix.partition("## All pairs")[2].partition("\n## ")[0])
     tests = []
     for network, ours, other, *_ in shown:
@@ -143,3 +147,52 @@ def test_every_pair(tables, appendix):
         low, high = (float(end) for end in shown[place][4].split(" to "))
         assert (float(shown[place][3]), low, high) == pytest.approx((value, value - margin, value + margin), abs=0.0051)
         assert shown[place][5] == ("undecided" if stopped else ("supported", "refuted")[side])
+
+
+def test_the_table_of_the_page(tables, appendix):
+    """Its means, its intervals, and the lines that count its verdicts."""
+    page = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+    part = page.partition("## AdaBound against")[2].partition("\n## ")[0].replace("\n  ", " ")
+    pairs = {tuple(row[:3]): row[3:6] for row in cells(appendix.partition("## All pairs")[2].partition("\n## ")[0])}
+    panels, counts = networks(tables), {}
+    for network, *means, against_sgd, against_adam in cells(part):
+        task, methods = panels[network]
+        labels = ("AdaBound", "SGDM" if "SGDM" in methods else "SGD", "Adam")
+        values = [[series(run, "test")[-1] for run in methods[label][1]] for label in labels]
+        assert [float(each) for each in means] == pytest.approx([*map(statistics.fmean, values)], abs=0.0051), network
+        for name, label, cell in (("SGD", labels[1], against_sgd), ("Adam", "Adam", against_adam)):
+            difference, interval, verdict = pairs[network, "AdaBound", label]
+            assert cell == f"{difference} [{interval.replace(' to ', ', ')}] {verdict}"
+            counts.setdefault(("images" if task in TEST_IMAGES else "text", name), []).append(verdict)
+    lines = re.findall(r"- (\d+) networks on (\w+), .* than (\w+): .*; (\d+) supported, (\d+) ref.*, (\d+) und", part)
+    assert {(kind, name): list(map(int, numbers)) for _, kind, name, *numbers in lines} == {
+        key: [found.count(word) for word in ("supported", "refuted", "undecided")] for key, found in counts.items()
+    }
+
+
+def test_every_claim_about_ends(tables, appendix):
+    """Its numbers are in the tables of methods, its difference is theirs, and its interval agrees with its verdict."""
+    checked = 0
+    for section in re.split(r"^## ", appendix, flags=re.MULTILINE):
+        shown = {}  # the scores behind "97.19 ± 0.70"
+        for (title, scale, _), (task, methods) in tables.items():
+            for row, runs in methods.values() if section.startswith(f"{title}, {scale} scale") else ():
+                picks = (lambda x: x[-1]), max if task in TEST_IMAGES else min
+                for cell, pick in zip(row[2:4], picks, strict=True):
+                    ends = [pick(series(run, "test")) for run in runs if run["state"] == "finished"]
+                    scores = ends if task in TEST_IMAGES else [-100 * math.log(each) for each in ends]
+                    shown.setdefault(cell, []).append(statistics.fmean(scores))
+        for claim, _, measured, difference, interval, verdict in cells(section.partition("| claim | source ")[2]):
+            numbers = re.findall(r"\d+\.\d+ ± \d+\.\d+", measured)
+            if interval == "–" or len(numbers) not in (2, 4) or "as fast as" in claim or "early" in claim:
+                continue
+            pairs = zip(numbers[::2], numbers[1::2], strict=True)
+            found = [a - b for one, other in pairs for a in shown[one] for b in shown[other]]
+            assert min(abs(each - float(difference)) for each in found) < 0.0051, claim
+            size = float((re.search(r"(?:within|at most) (\d+)", claim) or [0, 0])[1])
+            most = size if "within" in claim else math.inf
+            low, high = (float(end) for end in interval.split(" to "))
+            inside, outside = low > -size and high < most, high < -size or low > most
+            assert verdict == ("supported" if inside else "refuted" if outside else "undecided"), claim
+            checked += 1
+    assert checked > 100

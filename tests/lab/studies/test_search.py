@@ -1,4 +1,4 @@
-"""The search for step sizes, on losses that are known."""
+"""The search for learning rates, on losses that are known."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""The study of suggested step sizes: its runs, shared with the paper's studies, and its page."""
+"""The study of suggested learning rates: its runs, shared with the paper's studies, and its page."""
 
 import json
 from dataclasses import replace

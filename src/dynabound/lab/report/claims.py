@@ -418,16 +418,18 @@ def _best_rank(text: str, panels: Panels, rival: Callable[[Curve], bool], none: 
     shown = [curve for curves in shared.values() for curve in curves.values()]
     if not all(curve.ended for curve in shown):
         return Verdict(text, _MISSING, UNDECIDED)
-    means = {name: mean(places) for name, places in ranks_by_method(shared).items()}
+    own = ranks_by_method(shared)
+    means = {name: mean(places) for name, places in own.items()}
     finals, draw = {id(curve): curve.final() for curve in shown}, random.Random(0)
     wins = 0
     for _ in range(_DRAWS):
-        drawn = ranks_by_method(shared, lambda curve: mean(draw.choices(own := finals[id(curve)], k=len(own))))
+        drawn = ranks_by_method(shared, lambda curve: mean(draw.choices(ends := finals[id(curve)], k=len(ends))))
         ours = mean(drawn[OURS])
         wins += all(ours <= mean(places) for places in drawn.values())
     share = wins / _DRAWS
-    places = ", ".join(f"{name} {value:.2f}" for name, value in sorted(means.items(), key=lambda item: item[1]))
-    measured = f"{places} on {len(shared)} workload{'s'[: len(shared) > 1]}; true in {share:.0%} of draws of the seeds"
+    places = ", ".join(f"{name} {value:.2f}" + (f" ({len(own[name])} of them)" if len(own[name]) < len(shared) else "")
+                       for name, value in sorted(means.items(), key=lambda item: item[1]))  # fmt: skip
+    measured = f"on {len(shared)} workload{'s'[: len(shared) > 1]} {places}; true in {share:.0%} of draws of the seeds"
     word = SUPPORTED if share >= 1 - ALPHA else REFUTED if share <= ALPHA else UNDECIDED
     return Verdict(text, measured, word)
 

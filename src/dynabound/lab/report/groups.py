@@ -18,7 +18,7 @@ __all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "
 
 SAME, SAME_TEXT, _SAME_MNIST = 2.0, 5.0, 1.0
 """Up to this difference, results are "almost the same": points of accuracy, percent of perplexity, and points on the
-perceptron, where the paper speaks of smaller differences."""
+perceptron of Figure 2, where the paper speaks of smaller differences."""
 
 
 @dataclass(frozen=True)

@@ -395,7 +395,7 @@ def _tuning(scale: str, panels: Panels, steps: StudyRuns | None) -> Fact | None:
     searches = [curve.tuning_steps for curves in shown for curve in curves.values() if curve.search_runs]
     how = "with suggested learning rates" if costs else "at the paper's defaults"
     verdicts = _compare(panels, "AdaBound", best, margin=True)
-    on = f" on {' and '.join(best)}" if len(best) < 3 else ""
+    on = f" ({' and '.join(best)} only)" if len(best) < 3 else ""
     spent = f"a suggestion for AdaBound took {_range(costs)}" if costs else "AdaBound was not tuned"
     lines = [f"Training steps for a learning rate{on}: a search took {_range(searches)}, {spent}",
              _count(f"AdaBound {how} − the best searched method{on}, not worse by more than the margin",
@@ -413,11 +413,14 @@ def _tuning(scale: str, panels: Panels, steps: StudyRuns | None) -> Fact | None:
 
 
 def _sensitivity(steps: StudyRuns | None) -> Iterator[str]:
+    if not steps:
+        return
     finals = {name: [mean(curve.final()) for curve in steps.panels[name].values() if curve.final()]
-              for name in ("AdaBound", "SGDM")} if steps else {}  # fmt: skip
-    if finals and all(finals.values()):
+              for name in ("AdaBound", "SGDM")}  # fmt: skip
+    if all(finals.values()):
         spans = ", ".join(f"{name} {max(means) - min(means):.1f} points" for name, means in finals.items())
-        yield f"Range of the final accuracy over a thousandfold range of α* or α: {spans}"
+        network = steps.curves[0].spec.model
+        yield f"Range of the final accuracy over a thousandfold range of α* or α ({network} only): {spans}"
 
 
 def _time(scale: str, panels: Panels) -> Fact | None:

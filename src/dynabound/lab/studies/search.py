@@ -1,4 +1,4 @@
-"""The paper's search for step sizes: five points, more at an edge, and the lowest final training loss wins.
+"""The paper's search for learning rates: five points, more at an edge, and the lowest final training loss wins.
 
 The search is a function of the stored runs: it returns which runs it needs next. Therefore it resumes without any state
 of its own, and no run is repeated.
@@ -32,12 +32,12 @@ Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 
 @dataclass(frozen=True)
 class Grid:
-    """Step sizes in ascending order, and the other options that each of them is tried with."""
+    """Learning rates in ascending order, and the other options that each of them is tried with."""
 
     lrs: tuple[float, ...]
     options: tuple[Mapping[str, Any], ...] = ({},)
     fine: tuple[float, ...] = ()
-    """Multiples of the best step size that a finer pass tries."""
+    """Multiples of the best learning rate that a finer pass tries."""
 
 
 _BETAS = tuple(dict(betas=betas) for betas in itertools.product((0.9, 0.99), (0.999, 0.99)))
@@ -54,14 +54,14 @@ GRIDS: dict[str, Grid] = {
 """The paper's initial grids. AdaBound and AMSBound have none: in the studies they keep their defaults."""
 
 STEP_SIZE_GRIDS = {name: replace(grid, options=grid.options[:1]) for name, grid in GRIDS.items()}
-"""The same step sizes, with β₁ = 0.9 and β₂ = 0.999 alone."""
+"""The same learning rates, with β₁ = 0.9 and β₂ = 0.999 only."""
 
 _ADABOUND = Grid(_ADAM.lrs, tuple(dict(final_lr=final_lr) for final_lr in (0.01, 0.1, 1.0, 10.0)))
 _HALF_DECADES = Grid((1e-3, 3e-3, 1e-2))
 HALF_DECADE_GRIDS: dict[str, Grid] = {
     "sgdm": Grid((0.03, 0.1, 0.3)), "csgd": Grid((0.3, 1.0, 3.0)), "adam": _HALF_DECADES, "adamw": _HALF_DECADES
 }  # fmt: skip
-"""Three step sizes each, for runs that take long."""
+"""Three learning rates each, for runs that take long."""
 
 TUNE_GRIDS: dict[str, Grid] = {**GRIDS, "adabound": _ADABOUND, "amsbound": _ADABOUND}
 """The grids of ``dynabound tune``: the paper's, and α and α* of AdaBound and AMSBound."""
@@ -83,7 +83,7 @@ class Search:
 
 
 def search_lr(spec: RunSpec, loss: Loss, grids: Mapping[str, Grid] = GRIDS) -> Search:
-    """Search for the step size (and options) of ``spec``; a method without a grid keeps its own.
+    """Search for the learning rate (and options) of ``spec``; a method without a grid keeps its own.
 
     >>> spec = RunSpec("digits", optimizer="sgdm", lr=0.1)
     >>> valley = lambda tried: abs(math.log10(tried.lr / 300))     # best: 300, beyond the grid
@@ -135,7 +135,7 @@ def _judge(points: list[RunSpec], loss: Loss) -> Search:
 
 
 def _next_outside(best: RunSpec, points: list[RunSpec]) -> RunSpec | None:
-    """The next point outwards if ``best`` is at an edge of the step sizes tried with its options.
+    """The next point outwards if ``best`` is at an edge of the learning rates tried with its options.
 
     The grids are 1, 5, 10, 50 … or 1, 10, 100 …: their ratios repeat with period two at most.
     """

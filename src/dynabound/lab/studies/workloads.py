@@ -1,4 +1,4 @@
-"""What is trained at each scale, with how many seeds, and which step sizes are searched for or known beforehand."""
+"""What is trained at each scale, with how many seeds, and which learning rates are searched for or known beforehand."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ are left out."""
 SEEDS: dict[str, dict[str, int]] = {"demo": {"perceptron": 10, "resnet10": 10, "appendix": 5, "lstm-1": 8, "lstm-2": 8}}
 """Seeds by workload, for scales with more seeds of cheaper workloads; otherwise the study sets the number."""
 FIRST_SEED = {"demo": 100, "laptop": 0, "paper": 0}
-"""The demo's networks and step sizes were chosen with seeds below 100: its verdicts come from others."""
+"""The demo's networks and the rates of FIXED were chosen with seeds below 100: its verdicts come from others."""
 
 GAMMA_SCALE: dict[str, dict[str, float]] = {
     "demo": {"perceptron": 33, "resnet10": 28, "appendix": 33, "resnet34-rates": 17, "lstm": 15.4},
@@ -72,13 +72,13 @@ GAMMA_SCALE: dict[str, dict[str, float]] = {
     "paper": {"perceptron": 1, "resnet34": 1, "densenet121": 1, "appendix": 1, "lstm": 1},
 }
 """Steps of an epoch in the paper, divided by steps of an epoch at this scale. The bounds' speed γ is multiplied by it,
-so that the bounds converge as fast per epoch as in the paper. Suggested step sizes have a γ of their own."""
+so that the bounds converge as fast per epoch as in the paper. Suggested learning rates have a γ of their own."""
 
 _COMPARED = ("perceptron", "resnet34", "densenet121", "lstm-1", "lstm-2", "lstm-3")
 TUNED: dict[str, tuple[str, ...]] = {
     "demo": ("perceptron",), "laptop": (*_COMPARED, "resnet34-16"), "paper": _COMPARED
 }  # fmt: skip
-"""The workloads whose step sizes are searched for at each scale."""
+"""The workloads whose learning rates are searched for at each scale."""
 BETAS_TUNED: dict[str, tuple[str, ...]] = {"demo": ("perceptron",), "laptop": ("perceptron",), "paper": _COMPARED}
 """The workloads among them where the betas of Adam and AMSGrad are searched for too, which takes four times the runs.
 On the others they are 0.9 and 0.999, as for AdaBound."""
@@ -100,5 +100,5 @@ FIXED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
     "laptop": {},
     "paper": {},
 }
-"""Step sizes and options of workloads without a search; a method that is not listed keeps its defaults. Those of the
-demo are the results of the paper's search, run beforehand: docs/reproduce.md has the commands."""
+"""Learning rates and options of workloads without a search; a method that is not listed keeps its defaults. Those of
+the demo are the results of the paper's search, run beforehand: docs/reproduce.md has the commands."""

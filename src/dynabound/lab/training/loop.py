@@ -287,7 +287,7 @@ def _bounds(optimizer: torch.optim.Optimizer, step: int) -> dict[str, float | No
 def _rates(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, list[float]]:
     """For each layer the minimum, 5%, median, 95% and maximum learning rate of the last step.
 
-    Computed from the optimizer's state alone, so that checkpoints need not contain it.
+    Computed only from the optimizer's state, so that checkpoints need not contain it.
     """
     from dynabound.lens import effective_lr
 
