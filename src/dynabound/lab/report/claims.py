@@ -208,7 +208,7 @@ def _end_of_training(runs: StudyRuns) -> _Claims:
             comma = "," if "," in label else ""
             claims.append(group.better(f"{label}{comma} ends better than Adam", "ours", label, "Adam"))
             claims.append(_similar("", group, label, "SGDM"))
-        claims.append(_similar("", group, "AdaBound, SGDM's rate", "CSGD", "Savarese 2019"))
+        claims.append(_similar("", group, "AdaBound, SGDM's rate", "CSGD"))
     return claims
 
 

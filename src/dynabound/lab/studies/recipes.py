@@ -27,23 +27,23 @@ from dynabound.tuning import final_lr_from_sgd
 __all__ = ["DEFAULTS", "PEERS", "REFERENCE", "REFERENCES", "SAME_RATES", "STUDIES", "Row", "Study", "choose", "seeded"]
 
 REFERENCE = "Adam, α = 0.001"
-"""Adam with the initial step size of AdaBound: a search may find a larger one for Adam, and then only this curve shows
-that AdaBound starts like Adam."""
+"""Adam with the initial learning rate of AdaBound: a search may find a larger one for Adam, and then only this curve
+shows that AdaBound starts like Adam."""
 DEFAULTS = {"AdaBound": "AdaBound, defaults", "AMSBound": "AMSBound, defaults"}
-"""The curves of methods at the paper's defaults, where the ranked ones have suggested step sizes."""
+"""The curves of methods at the paper's defaults, where the ranked ones have suggested learning rates."""
 REFERENCES = frozenset({REFERENCE, *DEFAULTS.values()})
 """The labels of curves that are shown for comparison and have no rank."""
 SAME_RATES = {"adam": "Adam, AdaBound's α", "csgd": "CSGD, AdaBound's α*"}
-"""The curves of the methods that AdaBound starts and ends as, at the step sizes that are suggested for AdaBound."""
+"""The curves of the methods that AdaBound starts and ends as, at the learning rates that are suggested for AdaBound."""
 PEERS = {
     "Prodigy": ("prodigyopt:Prodigy", 1.0),
     "Schedule-free AdamW": ("schedulefree:AdamWScheduleFree", 0.0025),
     "D-Adaptation Adam": ("dadaptation:DAdaptAdam", 1.0),
 }
-"""Tuning-free methods of other packages (extra ``peers``), with their authors' default step sizes."""
+"""Tuning-free methods of other packages (extra ``peers``), with their authors' default learning rates."""
 
 SUGGESTED = ("demo", "laptop")
-"""The scales at which AdaBound and AMSBound have suggested step sizes, as the other methods have searched ones."""
+"""The scales at which AdaBound and AMSBound have suggested learning rates, as the other methods have searched ones."""
 
 SKIPPED: dict[str, dict[str, tuple[str, ...]]] = {
     "demo": dict.fromkeys(("lstm-1", "lstm-2"), (DEFAULTS["AMSBound"],)),
@@ -64,14 +64,14 @@ class Row:
     opt: Mapping[str, Any] = field(default_factory=dict)
     """Other arguments. ``gamma`` is the paper's, before it is multiplied by GAMMA_SCALE."""
     suggest: bool = False
-    """Whether the step sizes are suggested (:func:`dynabound.suggest`) at the scales of SUGGESTED."""
+    """Whether the learning rates are suggested (:func:`dynabound.suggest`) at the scales of SUGGESTED."""
     from_sgd: bool = False
     """Whether the final learning rate takes the steps of the searched SGDM (:func:`dynabound.final_lr_from_sgd`)."""
     at_every_scale: bool = False
     """Whether SUGGESTED and SKIPPED are ignored: the study needs the curve at every scale."""
 
     def spec(self, scale: str) -> RunSpec:
-        """The run of the first seed, before any search for a step size or suggestion."""
+        """The run of the first seed, before any search for a learning rate or suggestion."""
         # The default is left out, so that studies which do not set it share the run.
         opt = {key: value for key, value in self.opt.items() if (key, value) != ("final_lr", 0.1)}
         if self.optimizer in BOUNDED:
@@ -84,7 +84,7 @@ class Row:
         return RunSpec(**fields, optimizer=self.optimizer, lr=lr, opt=opt)
 
     def bounded(self, scale: str) -> RunSpec:
-        """The run of AdaBound or AMSBound that the step sizes of this one are suggested for."""
+        """The run of AdaBound or AMSBound that the learning rates of this one are suggested for."""
         return replace(self, optimizer=self.optimizer if self.optimizer in BOUNDED else "adabound").spec(scale)
 
     def gamma_scale(self, scale: str) -> float:
@@ -103,11 +103,11 @@ class Row:
         return scale in SUGGESTED or self.label not in DEFAULTS.values()  # otherwise the ranked curve has the defaults
 
     def suggested(self, scale: str) -> bool:
-        """Whether the step sizes are suggested."""
+        """Whether the learning rates are suggested."""
         return self.suggest and (self.at_every_scale or scale in SUGGESTED)
 
     def tuned(self, scale: str) -> bool:
-        """Whether the step size is searched for."""
+        """Whether the learning rate is searched for."""
         return self.lr is None and self.workload in TUNED[scale] and not self.suggested(scale)
 
     def searched(self, scale: str) -> RunSpec:
@@ -266,8 +266,9 @@ STUDIES: dict[str, Study] = {
             seeds=dict(laptop=1, paper=3),
             splits=("test",),
             note="SGDM sums gradients, AdaBound averages them: with momentum 0.9 SGDM's steps are ten times as long "
-            "at the same number. “Better at each” compares runs whose steps differ by this factor. Compare SGDM at "
-            "α with AdaBound at α* = 10 α, and CSGD, which averages too, with AdaBound at the same number.",
+            "at the same number. “Better at each” compares runs whose steps differ by this factor, which is where its "
+            "refuted rows come from. Compare SGDM at α with AdaBound at α* = 10 α, and CSGD, which averages too, with "
+            "AdaBound at the same number.",
         ),
         Study(
             "cifar10-16",
@@ -295,9 +296,9 @@ STUDIES: dict[str, Study] = {
         ),
         Study(
             "suggest",
-            "AdaBound without tuning: suggested step sizes on every workload",
-            "With suggested step sizes AdaBound ends no worse than methods whose step sizes were searched for, at a "
-            "fraction of the cost; this is due to AdaBound, and not to its step sizes alone.",
+            "AdaBound without tuning: suggested learning rates on every workload",
+            "With suggested learning rates AdaBound ends no worse than methods whose learning rates were searched for, "
+            "at a fraction of the cost; this is due to AdaBound, and not only to its learning rates.",
             _untuned("perceptron", "perceptron", _SIX[:4])
             + _untuned("DenseNet-121", "densenet121", _SIX[:4])
             + _untuned("ResNet-34", "resnet34", _SIX[:4])
