@@ -75,6 +75,7 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
 def adams_rates(optimizer: Optimizer) -> AdamsRates:
     """What the second moments of an Adam say about its rates."""
     from dynabound._dtensor import full_tensor
+    from dynabound.optim._state.eightbit import unpack
 
     moments = []
     for group in optimizer.param_groups:
@@ -83,7 +84,8 @@ def adams_rates(optimizer: Optimizer) -> AdamsRates:
             if "exp_avg_sq" in state:
                 # The bias of the first steps is undone, as Adam does.
                 bias = 1 - group["betas"][1] ** float(state["step"])
-                moments.append((float(group["lr"]), group["eps"], _as_real(state["exp_avg_sq"]), bias))
+                moment = _as_real(unpack(state["exp_avg_sq"], param, second=True))
+                moments.append((float(group["lr"]), group["eps"], moment, bias))
     try:
         return _rates(moments, lambda values: float(full_tensor(values.sum())))
     except ValueError:
