@@ -121,13 +121,13 @@ def suggest(
         name = type(loss).__name__
         raise TypeError(f"loss={name}(): must be a function loss(model, batch), such as one that returns "
                         f"{name}()(model(batch[0]), batch[1])")  # fmt: skip
-    plan = trials.check_plan(
-        steps, budget, repeats, finish, lr, validation, options, SuggestOptions.__annotations__, clip
-    )
     groups = param_groups(model, params)
-    snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches)
+    snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches, validation)
     with ExitStack() as stack:
         stack.callback(snapshot.restore)  # also if reset() fails
+        plan = trials.check_plan(
+            steps, budget, repeats, finish, lr, validation, options, SuggestOptions.__annotations__, clip
+        )
         if reset is not None:
             stack.callback(reset)
         snapshot.seed(seed)

@@ -146,7 +146,7 @@ def check_plan(
         check_positive("clip", clip)
     for name in options.keys() - set(known):
         raise TypeError(f"{name}={options[name]!r}: suggest takes the options {', '.join(known)}")
-    kept = tuple(validation or ())
+    kept = () if validation is None else tuple(validation)
     if validation is not None and len(kept) < _FEWEST_BATCHES:
         raise ValueError(f"validation: has {len(kept)} batches; must have at least {_FEWEST_BATCHES}")
     return Plan(int(steps), int(budget), int(repeats), finish, lr, kept)
