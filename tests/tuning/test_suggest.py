@@ -380,6 +380,18 @@ def test_an_error_at_a_rate_that_is_too_large_is_a_failed_trial() -> None:
         suggest(model, loss, batches, steps=280)
 
 
+def test_second_moments_that_overflow_are_a_failed_trial() -> None:
+    """The first step at 10 goes from x = 3 to −7: the loss, cosh 70, is a float32; the square of its slope is none."""
+
+    def loss(model: Point, scale: Tensor) -> Tensor:
+        return scale * (10 * model.x).cosh().mean()
+
+    with pytest.warns(UserWarning, match="lr: the trial at 10 failed: OverflowError: Adam's second moments"):
+        found = suggest(Point(), loss, torch.linspace(0.9, 1.1, 50), steps=280, lr=10.0)
+    assert found.scores("lr")[10.0] == math.inf
+    assert 0 < found.lr < 6
+
+
 def test_a_fall_of_a_loss_with_a_large_offset_is_printed_with_enough_digits() -> None:
     model, batches = regression()
     reason = suggest(model, lambda model, batch: mse(model, batch) + 1e4, batches, steps=280).reasons["lr"]

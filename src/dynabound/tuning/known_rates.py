@@ -90,8 +90,8 @@ def adams_rates(optimizer: Optimizer) -> AdamsRates:
         return _rates(moments, lambda values: float(full_tensor(values.sum())))
     except ValueError:
         raise ValueError(
-            f"optimizer={type(optimizer).__name__}: its state must hold finite second moments (exp_avg_sq) that are "
-            "not all 0; call it after some steps of Adam"
+            f"optimizer={type(optimizer).__name__}: its state must hold second moments (exp_avg_sq) that are not all "
+            "0; call it after some steps of Adam"
         ) from None
 
 
@@ -111,7 +111,7 @@ def rates_from_moments(moments: Iterable[Any], lr: float, eps: float) -> AdamsRa
 
 
 def _rates(moments: Sequence[tuple[float, float, Any, float]], total: Callable[[Any], float]) -> AdamsRates:
-    """From lr, ε, the second moments and their bias of each tensor; ValueError if they are 0 or infinite.
+    """From lr, ε, the second moments and their bias of each tensor; ValueError if they are 0.
 
     Rates of groups with different ``lr`` are compared as if all had the largest one.
     """
@@ -125,7 +125,9 @@ def _rates(moments: Sequence[tuple[float, float, Any, float]], total: Callable[[
         energy += total(v)
         roots += total(root) * scale
         number += math.prod(v.shape)
-    if not (0 < energy < math.inf and math.isfinite(decrease)):
+    if not (math.isfinite(energy) and math.isfinite(decrease)):
+        raise OverflowError("Adam's second moments are not finite: gradients were too large")
+    if not energy:
         raise ValueError
     mean = roots / number
     pairs = zip(moments, scales, strict=True)
