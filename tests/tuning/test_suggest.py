@@ -496,6 +496,31 @@ def test_ratios_of_learning_rates_are_kept(tmp_path: Any) -> None:
         Suggestion.load(tmp_path / "other.json")
 
 
+def test_a_tensor_lr_stays_a_tensor_and_the_bounds_follow_its_schedule(found: Suggestion) -> None:
+    """As with a float; the checkpoint can be loaded."""
+    (model, batches), lr = regression(), torch.tensor(1e-3)
+    groups: list[dict[str, Any]] = [{"params": [*model[4].parameters()], "lr": torch.tensor(2e-3)}]
+    assert suggest(model, mse, batches, steps=100, params=groups).lr > 0
+    groups.insert(0, {"params": [*model[0].parameters()]})
+    optimizer = AdaBound(groups, lr=lr)
+    found.apply(optimizer)
+    assert optimizer.param_groups[0]["lr"] is lr
+    for group, part in zip(optimizer.param_groups, (0.5, 1.0), strict=True):
+        assert float(group["lr"]) == group["base_lr"] == pytest.approx(part * found.lr)
+        assert group["final_lr"] == pytest.approx(part * found.final_lr)
+    lr.fill_(float(lr) / 10)
+    assert optimizer.bounds_now()[0].final_lr == pytest.approx(0.05 * found.final_lr)
+    AdaBound(groups).load_state_dict(optimizer.state_dict())
+
+
+def test_apply_refuses_an_optimizer_whose_scheduler_would_undo_it(found: Suggestion) -> None:
+    optimizer = AdaBound([nn.Parameter(torch.ones(2))], lr=1e-3)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+    with pytest.raises(ValueError, match="has a scheduler, which keeps its own rates; apply the suggestion before"):
+        found.apply(optimizer)
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["final_lr"]) == (1e-3, 0.1)
+
+
 def test_sparse_gradients_are_refused_as_the_optimizer_refuses_them() -> None:
     model = nn.Embedding(10, 4, sparse=True)
     with pytest.raises(RuntimeError, match="must be dense: use sparse=False in the embedding"):
