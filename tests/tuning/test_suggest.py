@@ -521,6 +521,14 @@ def test_apply_refuses_an_optimizer_whose_scheduler_would_undo_it(found: Suggest
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["final_lr"]) == (1e-3, 0.1)
 
 
+def test_a_loss_may_pop_the_labels_of_a_batch() -> None:
+    model, batches = regression()
+    named = [{"x": x, "y": y} for x, y in batches]
+    found = suggest(model, lambda model, batch: mse(model, (batch["x"], batch.pop("y"))), named, steps=100)
+    assert found.options == suggest(model, mse, batches, steps=100).options
+    assert all(batch.keys() == {"x", "y"} for batch in named)
+
+
 def test_sparse_gradients_are_refused_as_the_optimizer_refuses_them() -> None:
     model = nn.Embedding(10, 4, sparse=True)
     with pytest.raises(RuntimeError, match="must be dense: use sparse=False in the embedding"):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -202,7 +203,8 @@ class TorchRunner(trials.TrialRunner):
         return _mean(value)
 
     def _checked(self, batch: Any) -> Tensor:
-        value = self.loss(self.model, batch)
+        # A loss may pop the labels, and the batch is used again.
+        value = self.loss(self.model, copy.copy(batch) if isinstance(batch, MutableMapping) else batch)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"loss(model, batch) returned {shape}: must be a tensor with one element")
