@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from numbers import Real
 from typing import Any
 
@@ -54,7 +54,7 @@ def check_number(name: str, value: Any, legal: Callable[[float], bool], allowed:
 def check_numbers(
     name: str, values: Any, legal: Callable[[tuple[float, ...]], bool], allowed: str
 ) -> tuple[float, ...]:
-    """``values``, a tuple or list of real numbers, as a tuple of floats; errors as in :func:`check_number`.
+    """``values``, a sequence of real numbers, as a tuple of floats; errors as in :func:`check_number`.
 
     >>> check_numbers("box", (1, 0), lambda x: len(x) == 2 and x[0] < x[1], "(low, high) with low < high")
     Traceback (most recent call last):
@@ -62,7 +62,7 @@ def check_numbers(
     ValueError: box=(1, 0): must be (low, high) with low < high
     """
     message = f"{name}={values!r}: must be {allowed}"
-    if not isinstance(values, (tuple, list)) or any(isinstance(x, bool) or not isinstance(x, Real) for x in values):
+    if not isinstance(values, Sequence) or any(isinstance(x, bool) or not isinstance(x, Real) for x in values):
         raise TypeError(message)
     numbers = tuple(map(float, values))
     if not legal(numbers):

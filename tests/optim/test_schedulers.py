@@ -142,6 +142,20 @@ def test_added_groups_have_their_own_bounds(when):
         np.testing.assert_allclose(second.detach().numpy(), reference.step(second.grad.numpy()), rtol=1e-12)
 
 
+@pytest.mark.parametrize("tensor_lr", [False, True])
+def test_a_scheduler_does_not_change_the_defaults_of_groups_that_are_added_later(tensor_lr):
+    first, second, third = (torch.nn.Parameter(torch.ones(2)) for _ in range(3))
+    optimizer = AdaBound([first], lr=torch.tensor(1e-3) if tensor_lr else 1e-3)
+    scheduler = ls.ExponentialLR(optimizer, 0.1)
+    first.grad = torch.ones(2)
+    optimizer.step()
+    scheduler.step()
+    optimizer.add_param_group({"params": [second], "lr": 5e-4})
+    optimizer.add_param_group({"params": [third]})
+    now = [(bounds.lr, bounds.base_lr, bounds.final_lr) for bounds in optimizer.bounds_now()]
+    assert now == [pytest.approx(row) for row in [(1e-4, 1e-3, 0.01), (5e-4, 5e-4, 0.05), (1e-3, 1e-3, 0.1)]]
+
+
 @pytest.mark.parametrize("bad", [float("nan"), -1.0, float("inf")])
 def test_an_invalid_lr_set_by_hand_raises_before_any_update(bad):
     params = [torch.nn.Parameter(torch.ones(3)) for _ in range(2)]

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections import UserList
 
 import pytest
 import torch
@@ -145,6 +146,12 @@ def test_numbers_are_kept_as_primitives():
         [param()], lr=numpy.float32(0.5), final_lr=numpy.float64(1), betas=[numpy.float32(0.5), 0]
     ).param_groups[0]
     assert [type(v) for v in (group["lr"], group["final_lr"], *group["betas"])] == [float] * 4
+
+
+def test_a_sequence_of_another_type_is_kept_as_a_tuple():
+    """OmegaConf's ListConfig is neither a tuple nor a list."""
+    group = AdaBound([param()], betas=UserList([0.5, 0.9]), box=UserList([-1, 1])).param_groups[0]
+    assert (group["betas"], group["box"]) == ((0.5, 0.9), (-1.0, 1.0))
 
 
 def test_named_parameters_are_accepted():

@@ -73,6 +73,16 @@ def test_other_dtypes(dtype: torch.dtype) -> None:
     assert final_lr_from_adam(adam) == pytest.approx(1e-4, rel=1e-2)
 
 
+def test_moments_in_8_bits_are_unpacked() -> None:
+    """Under a constant gradient of 2 every rate lr/√v is lr/2."""
+    weight = nn.Parameter(torch.zeros(64, 64))
+    optimizer = AdaBound([weight], lr=0.01, eps=0, state_dtype="8bit")
+    for _ in range(3):
+        weight.grad = torch.full_like(weight, 2.0)
+        optimizer.step()
+    assert final_lr_from_adam(optimizer) == pytest.approx(0.005, rel=1e-3)
+
+
 def test_tiny_rates_are_not_rounded_to_zero() -> None:
     assert final_lr_from_sgd(1e-13, 0.9) == pytest.approx(1e-12)
 

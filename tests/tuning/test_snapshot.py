@@ -129,6 +129,25 @@ def test_a_loader_s_own_generator_is_restored() -> None:
     before = loader.generator.get_state()
     suggest(model, mse, loader, steps=100)
     assert torch.equal(loader.generator.get_state(), before)
+    suggest(model, mse, batches, steps=100, validation=loader)
+    assert torch.equal(loader.generator.get_state(), before)
+
+
+def test_validation_batches_of_any_iterable_draw_no_random_numbers_of_the_run() -> None:
+    """Every iterator of a DataLoader draws from the global generator; that of an IterableDataset has no length."""
+
+    class Stream(torch.utils.data.IterableDataset[Any]):
+        def __iter__(self) -> Any:
+            return iter(examples(batches))
+
+    model, batches = prepared()
+    before = state(model)
+    for validation in (torch.utils.data.DataLoader(examples(batches), 256, shuffle=True),
+                       torch.utils.data.DataLoader(Stream(), 256)):  # fmt: skip
+        suggest(model, mse, batches, steps=100, validation=validation)
+        assert_same(model, before)
+    inputs = torch.stack([x for x, _ in batches])
+    suggest(model, lambda model, x: model(x).square().mean(), inputs, steps=100, validation=inputs[:5])
 
 
 def test_a_buffer_that_is_replaced_is_restored() -> None:

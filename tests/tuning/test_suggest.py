@@ -380,6 +380,18 @@ def test_an_error_at_a_rate_that_is_too_large_is_a_failed_trial() -> None:
         suggest(model, loss, batches, steps=280)
 
 
+def test_second_moments_that_overflow_are_a_failed_trial() -> None:
+    """The first step at 10 goes from x = 3 to −7: the loss, cosh 70, is a float32; the square of its slope is none."""
+
+    def loss(model: Point, scale: Tensor) -> Tensor:
+        return scale * (10 * model.x).cosh().mean()
+
+    with pytest.warns(UserWarning, match="lr: the trial at 10 failed: OverflowError: Adam's second moments"):
+        found = suggest(Point(), loss, torch.linspace(0.9, 1.1, 50), steps=280, lr=10.0)
+    assert found.scores("lr")[10.0] == math.inf
+    assert 0 < found.lr < 6
+
+
 def test_a_fall_of_a_loss_with_a_large_offset_is_printed_with_enough_digits() -> None:
     model, batches = regression()
     reason = suggest(model, lambda model, batch: mse(model, batch) + 1e4, batches, steps=280).reasons["lr"]
@@ -482,6 +494,39 @@ def test_ratios_of_learning_rates_are_kept(tmp_path: Any) -> None:
     (tmp_path / "other.json").write_text("[]")
     with pytest.raises(ValueError, match=r"must be a file written by Suggestion\.save"):
         Suggestion.load(tmp_path / "other.json")
+
+
+def test_a_tensor_lr_stays_a_tensor_and_the_bounds_follow_its_schedule(found: Suggestion) -> None:
+    """As with a float; the checkpoint can be loaded."""
+    (model, batches), lr = regression(), torch.tensor(1e-3)
+    groups: list[dict[str, Any]] = [{"params": [*model[4].parameters()], "lr": torch.tensor(2e-3)}]
+    assert suggest(model, mse, batches, steps=100, params=groups).lr > 0
+    groups.insert(0, {"params": [*model[0].parameters()]})
+    optimizer = AdaBound(groups, lr=lr)
+    found.apply(optimizer)
+    assert optimizer.param_groups[0]["lr"] is lr
+    for group, part in zip(optimizer.param_groups, (0.5, 1.0), strict=True):
+        assert float(group["lr"]) == group["base_lr"] == pytest.approx(part * found.lr)
+        assert group["final_lr"] == pytest.approx(part * found.final_lr)
+    lr.fill_(float(lr) / 10)
+    assert optimizer.bounds_now()[0].final_lr == pytest.approx(0.05 * found.final_lr)
+    AdaBound(groups).load_state_dict(optimizer.state_dict())
+
+
+def test_apply_refuses_an_optimizer_whose_scheduler_would_undo_it(found: Suggestion) -> None:
+    optimizer = AdaBound([nn.Parameter(torch.ones(2))], lr=1e-3)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: 1 / (1 + epoch))
+    with pytest.raises(ValueError, match="has a scheduler, which keeps its own rates; apply the suggestion before"):
+        found.apply(optimizer)
+    assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["final_lr"]) == (1e-3, 0.1)
+
+
+def test_a_loss_may_pop_the_labels_of_a_batch() -> None:
+    model, batches = regression()
+    named = [{"x": x, "y": y} for x, y in batches]
+    found = suggest(model, lambda model, batch: mse(model, (batch["x"], batch.pop("y"))), named, steps=100)
+    assert found.options == suggest(model, mse, batches, steps=100).options
+    assert all(batch.keys() == {"x", "y"} for batch in named)
 
 
 def test_sparse_gradients_are_refused_as_the_optimizer_refuses_them() -> None:

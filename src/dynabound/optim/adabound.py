@@ -117,6 +117,8 @@ class AdaBound(Optimizer):
     ) -> None:
         arguments = locals()
         super().__init__(params, normalize({name: arguments[name] for name in DEFAULTS}))
+        if isinstance(self.defaults["lr"], Tensor):  # not the groups' own, which a scheduler changes in place
+            self.defaults["lr"] = self.defaults["lr"].detach().clone()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a param group; its bounds scale with its own learning rate.

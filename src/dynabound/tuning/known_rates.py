@@ -75,6 +75,7 @@ def final_lr_from_adam(optimizer: Optimizer) -> float:
 def adams_rates(optimizer: Optimizer) -> AdamsRates:
     """What the second moments of an Adam say about its rates."""
     from dynabound._dtensor import full_tensor
+    from dynabound.optim._state.eightbit import unpack
 
     moments = []
     for group in optimizer.param_groups:
@@ -83,13 +84,14 @@ def adams_rates(optimizer: Optimizer) -> AdamsRates:
             if "exp_avg_sq" in state:
                 # The bias of the first steps is undone, as Adam does.
                 bias = 1 - group["betas"][1] ** float(state["step"])
-                moments.append((float(group["lr"]), group["eps"], _as_real(state["exp_avg_sq"]), bias))
+                moment = _as_real(unpack(state["exp_avg_sq"], param, second=True))
+                moments.append((float(group["lr"]), group["eps"], moment, bias))
     try:
         return _rates(moments, lambda values: float(full_tensor(values.sum())))
     except ValueError:
         raise ValueError(
-            f"optimizer={type(optimizer).__name__}: its state must hold finite second moments (exp_avg_sq) that are "
-            "not all 0; call it after some steps of Adam"
+            f"optimizer={type(optimizer).__name__}: its state must hold second moments (exp_avg_sq) that are not all "
+            "0; call it after some steps of Adam"
         ) from None
 
 
@@ -109,7 +111,7 @@ def rates_from_moments(moments: Iterable[Any], lr: float, eps: float) -> AdamsRa
 
 
 def _rates(moments: Sequence[tuple[float, float, Any, float]], total: Callable[[Any], float]) -> AdamsRates:
-    """From lr, ε, the second moments and their bias of each tensor; ValueError if they are 0 or infinite.
+    """From lr, ε, the second moments and their bias of each tensor; ValueError if they are 0.
 
     Rates of groups with different ``lr`` are compared as if all had the largest one.
     """
@@ -123,7 +125,9 @@ def _rates(moments: Sequence[tuple[float, float, Any, float]], total: Callable[[
         energy += total(v)
         roots += total(root) * scale
         number += math.prod(v.shape)
-    if not (0 < energy < math.inf and math.isfinite(decrease)):
+    if not (math.isfinite(energy) and math.isfinite(decrease)):
+        raise OverflowError("Adam's second moments are not finite: gradients were too large")
+    if not energy:
         raise ValueError
     mean = roots / number
     pairs = zip(moments, scales, strict=True)

@@ -20,7 +20,7 @@ class Snapshot:
     either.
     """
 
-    def __init__(self, model: nn.Module, trained: Iterable[Tensor], batches: Any) -> None:
+    def __init__(self, model: nn.Module, trained: Iterable[Tensor], *loaders: Any) -> None:
         trained = list(trained)
         self._slots = [(module, name, buffer) for module in model.modules() for name, buffer in module._buffers.items()]
         changing = {id(tensor): tensor for tensor in (*trained, *(buffer for *_, buffer in self._slots))
@@ -30,7 +30,7 @@ class Snapshot:
         self._params = [(param, param.grad, param.requires_grad) for param in params]
         self._modes = [(module, module.training) for module in model.modules()]
         self._devices = {tensor.device for tensor, _ in self._copies if tensor.device.type not in ("cpu", "meta")}
-        self._generators = [(generator, generator.get_state()) for generator in _generators(batches)]
+        self._generators = [(one, one.get_state()) for loader in loaders for one in _generators(loader)]
         self._random = _random_states(self._devices)
 
     def rewind(self) -> None:

@@ -120,12 +120,16 @@ class Suggestion:
         for group in optimizer.param_groups:
             if "final_lr" not in group or group["bounds"] != "harmonic":
                 raise ValueError(f"optimizer={type(optimizer).__name__}: must be an AdaBound with harmonic bounds")
+            if "initial_lr" in group:
+                raise ValueError("optimizer: has a scheduler, which keeps its own rates; apply the suggestion before")
         if optimizer.state:
             raise ValueError("optimizer: has made steps; apply the suggestion before training")
         for group, new in zip(
             optimizer.param_groups, scaled_groups(optimizer.param_groups, self.lr, self.final_lr), strict=True
         ):
-            group.update(lr=new["lr"], base_lr=new["lr"], final_lr=new["final_lr"], gamma=self.gamma)
+            # A tensor stays the same one, as a scheduler leaves it, because a compiled step has captured it.
+            lr = group["lr"].fill_(new["lr"]) if hasattr(group["lr"], "fill_") else new["lr"]
+            group.update(lr=lr, base_lr=float(lr), final_lr=new["final_lr"], gamma=self.gamma)
 
     def save(self, path: str | Path) -> None:
         """Write the suggestion as JSON."""
@@ -208,8 +212,9 @@ class LearningRateSuggestion(Suggestion):
 
 def scaled_groups(groups: Sequence[Mapping[str, Any]], lr: float, final_lr: float) -> list[dict[str, Any]]:
     """The groups with these rates for the group of the largest ``lr``, and in the same ratio for the others."""
-    largest = max(group.get("lr", 0.0) for group in groups)
-    ratios = [group["lr"] / largest if largest else 1.0 for group in groups]
+    rates = [float(group.get("lr", 0.0)) for group in groups]  # some may be tensors
+    largest = max(rates)
+    ratios = [rate / largest if largest else 1.0 for rate in rates]
     return [{**group, "lr": lr * ratio, "final_lr": final_lr * ratio}
             for group, ratio in zip(groups, ratios, strict=True)]  # fmt: skip
 

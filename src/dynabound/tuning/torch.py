@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal, TypedDict, TypeVar
 
@@ -121,13 +122,13 @@ def suggest(
         name = type(loss).__name__
         raise TypeError(f"loss={name}(): must be a function loss(model, batch), such as one that returns "
                         f"{name}()(model(batch[0]), batch[1])")  # fmt: skip
-    plan = trials.check_plan(
-        steps, budget, repeats, finish, lr, validation, options, SuggestOptions.__annotations__, clip
-    )
     groups = param_groups(model, params)
-    snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches)
+    snapshot = Snapshot(model, [param for group in groups for param in group["params"]], batches, validation)
     with ExitStack() as stack:
         stack.callback(snapshot.restore)  # also if reset() fails
+        plan = trials.check_plan(
+            steps, budget, repeats, finish, lr, validation, options, SuggestOptions.__annotations__, clip
+        )
         if reset is not None:
             stack.callback(reset)
         snapshot.seed(seed)
@@ -202,7 +203,8 @@ class TorchRunner(trials.TrialRunner):
         return _mean(value)
 
     def _checked(self, batch: Any) -> Tensor:
-        value = self.loss(self.model, batch)
+        # A loss may pop the labels, and the batch is used again.
+        value = self.loss(self.model, copy.copy(batch) if isinstance(batch, MutableMapping) else batch)
         if not isinstance(value, Tensor) or value.numel() != 1:
             shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
             raise TypeError(f"loss(model, batch) returned {shape}: must be a tensor with one element")

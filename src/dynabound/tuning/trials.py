@@ -68,6 +68,8 @@ class TrialRunner(ABC):
 
     def __init__(self, progress: ProgressCallback | None, plan: Plan) -> None:
         self.cost, self.plan, self.progress = 0, plan, progress
+        self.adams: dict[tuple[int, float], AdamsRates] = {}
+        """What Adam's second moments say after its trials, by repeat and rate."""
         self.notes: dict[str, None] = {}
         """What the user should know, such as what was raised in trials."""
 
@@ -113,6 +115,8 @@ class TrialRunner(ABC):
                 if not math.isfinite(losses[-1]):
                     break
             else:
+                if kind == "lr":  # first, because moments that are not finite raise
+                    self.adams[repeat, rate] = self.adams_rates()
                 scores = [self.evaluate(batch) for batch in self.plan.validation]
         except self.errors as error:
             if not losses:  # no update has been made, so the rate is not to blame
@@ -146,7 +150,7 @@ def check_plan(
         check_positive("clip", clip)
     for name in options.keys() - set(known):
         raise TypeError(f"{name}={options[name]!r}: suggest takes the options {', '.join(known)}")
-    kept = tuple(validation or ())
+    kept = () if validation is None else tuple(validation)
     if validation is not None and len(kept) < _FEWEST_BATCHES:
         raise ValueError(f"validation: has {len(kept)} batches; must have at least {_FEWEST_BATCHES}")
     return Plan(int(steps), int(budget), int(repeats), finish, lr, kept)
@@ -183,7 +187,6 @@ class _Repeat:
     def __init__(self, runner: TrialRunner, batches: Sequence[Any], number: int) -> None:
         self.runner, self.batches, self.number = runner, batches, number
         self.trials: list[Trial] = []
-        self.adams: dict[float, AdamsRates] = {}
         self.before = runner.cost
 
     def run(self) -> tuple[list[float], list[Trial]]:
@@ -196,7 +199,7 @@ class _Repeat:
         )  # fmt: skip
         adam = decide.best_of(self.trials, "lr")
         _check_decrease(start, self.trials, adam, self.runner.notes)
-        rates = self.adams[adam.rate]
+        rates = self.runner.adams[self.number, adam.rate]
         if plan.finish == "adam":
             self.adabound("wide", rates.mean, adam.rate)
         elif not self.adabound_as_sgd(start, adam, rates.sgd * decide.FACTOR):
@@ -235,8 +238,6 @@ class _Repeat:
         """Run a trial, and return its score."""
         trial = self.runner.run(kind, rate, self.batches, rates, self.number)
         self.trials.append(trial)
-        if kind == "lr" and math.isfinite(trial.losses[-1]):
-            self.adams[rate] = self.runner.adams_rates()
         return decide.score(trial)
 
     def sgd(self, rate: float) -> float:
