@@ -13,8 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app
+from dynabound.lab.errors import StoreError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, StoreError
+from dynabound.lab.store import Store
 from dynabound.lab.train import train
 from helpers.damaged_folders import as_owner
 from helpers.runs import without_seconds

@@ -11,9 +11,9 @@ import torch
 
 from dynabound._files import write_whole
 from dynabound.lab.checkpoints import file, lock
-from dynabound.lab.errors import DamagedError
+from dynabound.lab.errors import DamagedError, LockedError, StoreError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import LockedError, Store, StoreError
+from dynabound.lab.store import Store
 from dynabound.lab.train import train
 from helpers import worker
 from helpers.runs import DAMAGES, without_seconds

@@ -33,8 +33,6 @@ from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
 from dynabound.optim._scalars import Scalars
 
-__all__ = ["bench"]
-
 ISSUES = "https://github.com/dynabound/dynabound/issues"
 OTHER_PACKAGES = ("adabound", "torch_optimizer", "pytorch_optimizer")
 """Other packages with a class AdaBound; those that are installed are measured too."""

@@ -22,8 +22,6 @@ from dynabound.lab.spec import RunSpec, describe, workload_key
 from dynabound.lab.store import ENDED
 from dynabound.lab.train import Progress
 
-__all__ = ["Board", "board", "download_bar", "epoch_line", "one_run", "tensorboard"]
-
 _INTERVAL = 0.1  # seconds between two updates of a bar
 
 

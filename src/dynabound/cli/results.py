@@ -25,8 +25,6 @@ from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import PEERS, STUDIES, Study, choose
 from dynabound.lab.train import Progress
 
-__all__ = ["AddTo", "Names", "OutDir", "Scale", "check_ledger", "print_report", "report", "verify"]
-
 Names = Annotated[
     list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all of the paper's).", argument=True))
 ]

@@ -18,18 +18,16 @@ from dynabound.cli import options, progress
 from dynabound.cli.output import echo, echo_json, print_table, printable, progress_bar
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
-from dynabound.lab.spec import MODELS, TASKS, RunSpec
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Run, Store
 from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.lab.tasks import catalog, datasets, optimizers
 from dynabound.lab.tasks.download import check_source, download
-from dynabound.lab.tasks.optimizers import OPTIMIZERS
+from dynabound.lab.tasks.models import MODELS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
 from dynabound.lab.training import distributed
 from dynabound.lens.rates import rule_of
-
-__all__ = ["check_optimizer", "data", "runs", "train"]
 
 data = typer.Typer(no_args_is_help=True, add_completion=False, help="List and download data sets.")
 runs = typer.Typer(add_completion=False, help="List, show and remove stored runs.")
@@ -245,9 +243,11 @@ def data_fetch(
 def runs_list(
     context: typer.Context,
     out: options.Out = Path("runs"),
-    task: Annotated[str | None, typer.Option(**options.one_of(TASKS, "Only this task."))] = None,
+    task: Annotated[str | None, typer.Option(**options.one_of(catalog.TASKS, "Only this task."))] = None,
     model: Annotated[str | None, typer.Option(**options.one_of(MODELS, "Only this model."))] = None,
-    optimizer: Annotated[str | None, typer.Option(**options.one_of(OPTIMIZERS, "Only this optimizer."))] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(**options.one_of(optimizers.OPTIMIZERS, "Only this optimizer."))
+    ] = None,
     state: Annotated[str | None, typer.Option(**options.one_of(STATES, "Only this state."))] = None,
     as_json: options.Json = False,
 ) -> None:

@@ -32,8 +32,6 @@ from dynabound.lab.studies.recipes import Study, choose, seeded
 from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search_lr
 from dynabound.lab.training import distributed
 
-__all__ = ["reproduce", "tune"]
-
 _OUT = Path("reproduction")
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and, at paper scale, their cost, and exit.")]

@@ -34,11 +34,6 @@ from dynabound.lab.tasks import catalog, datasets
 from dynabound.lab.train import ENVIRONMENT_KEYS, Progress, Result, train
 from dynabound.tuning import Suggestion
 
-__all__ = [
-    "FIRST_POINTS", "LAST_POINTS", "NOT_IN_LEDGERS", "Entry", "Ledger", "Outcome", "add_runs",
-    "available_studies", "import_runs", "sample", "verify",
-]  # fmt: skip
-
 log = logging.getLogger(__name__)
 _Parsed = TypeVar("_Parsed")
 _SUGGESTIONS = "suggestions.jsonl"

@@ -22,13 +22,11 @@ from typing import TYPE_CHECKING, Any
 from dynabound._files import write_whole
 from dynabound.lab.checkpoints import lock
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
-from dynabound.lab.errors import DamagedError, LockedError, StoreError, first_line
+from dynabound.lab.errors import DamagedError, StoreError, first_line
 from dynabound.lab.spec import RunSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-__all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError", "parse_json", "verified", "with_checksum"]
 
 log = logging.getLogger(__name__)
 ENDED = ("finished", "diverged")

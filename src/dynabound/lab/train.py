@@ -17,14 +17,12 @@ from typing import Any
 import torch
 
 from dynabound._version import __version__
-from dynabound.lab.errors import LabError, first_line
+from dynabound.lab.errors import LabError, StoreError, first_line
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import ENDED, Run, Store, StoreError
+from dynabound.lab.store import ENDED, Run, Store
 from dynabound.lab.tasks import datasets
 from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import DivergedError, Training, perplexity, random_states_kept
-
-__all__ = ["ENVIRONMENT_KEYS", "Progress", "Result", "train"]
 
 log = logging.getLogger(__name__)
 

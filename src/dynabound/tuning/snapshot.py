@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """Everything that trials may change, with one copy of the trained parameters and of the buffers.

@@ -19,8 +19,6 @@ from dynabound.tuning.known_rates import AdamsRates, adams_rates
 from dynabound.tuning.snapshot import Snapshot
 from dynabound.tuning.suggestion import Suggestion, scaled_groups
 
-__all__ = ["SuggestArguments", "SuggestOptions", "suggest"]
-
 Model = TypeVar("Model", bound=nn.Module)
 _ADAM = ("constant", 0.0, math.inf)  # with these bounds AdaBound is Adam
 _RATES = ("final_lr", "gamma", "bounds")

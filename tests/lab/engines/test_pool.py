@@ -11,9 +11,9 @@ import torch
 
 from dynabound.lab.engines.base import CrashedError, cores, run_with_events, threads
 from dynabound.lab.engines.pool import LocalEngine, assign_device, run_tasks, train_on_ranks
-from dynabound.lab.errors import LabError
+from dynabound.lab.errors import LabError, LockedError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import LockedError, Store
+from dynabound.lab.store import Store
 from helpers import deadly, worker
 from helpers import tiny_studies as cases
 

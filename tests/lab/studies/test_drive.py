@@ -17,7 +17,7 @@ from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.report import pages, summary
 from dynabound.lab.report.read import read_study
-from dynabound.lab.spec import SCALES, TASKS
+from dynabound.lab.spec import SCALES
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
@@ -25,6 +25,7 @@ from dynabound.lab.studies.cost import estimate_time
 from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES, STUDIES, WORKLOADS, choose
 from dynabound.lab.studies.search import GRIDS, search_lr
+from dynabound.lab.tasks.catalog import TASKS
 from helpers import tiny_studies as cases
 from helpers import worker
 

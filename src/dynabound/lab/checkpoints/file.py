@@ -13,8 +13,6 @@ from typing import Any
 from dynabound._files import write_whole
 from dynabound.lab.errors import DamagedError, first_line
 
-__all__ = ["checksum_path", "read", "write"]
-
 
 def checksum_path(path: Path) -> Path:
     """Where the SHA-256 of ``path`` is kept."""

@@ -15,8 +15,6 @@ from filelock import lock_descriptor
 
 from dynabound.lab.errors import LockedError, StoreError, first_line
 
-__all__ = ["hold", "is_held"]
-
 _ATTEMPTS, _PAUSE = 20, 0.05  # a process that checks the lock holds it for a moment
 
 

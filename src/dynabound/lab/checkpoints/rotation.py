@@ -17,8 +17,6 @@ from dynabound.lab.errors import DamagedError, StoreError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Checkpoints", "delete"]
-
 log = logging.getLogger(__name__)
 _KEPT = 2
 

@@ -26,8 +26,6 @@ from dynabound.lab.checkpoints import file
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.training import distributed
 
-__all__ = ["STATE", "load", "read_file", "save"]
-
 STATE = "state.pt"
 """The file of what is not sharded."""
 _INDEX = ".metadata"  # torch's own list of the shards, a pickle

@@ -15,15 +15,11 @@ from typing import Any, Protocol
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab.errors import LabError
+from dynabound.lab.errors import LabError, LockedError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import LockedError, Store
+from dynabound.lab.store import Store
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
-
-__all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "format_error", "handle_crash", "limit_threads", "process_context", "record_failure", "run_with_events",
-           "safe_path", "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 PROGRESS_INTERVAL = 0.2

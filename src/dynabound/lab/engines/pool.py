@@ -25,8 +25,6 @@ from dynabound.lab.store import Store
 from dynabound.lab.train import Progress, train
 from dynabound.lab.training import distributed
 
-__all__ = ["LocalEngine", "Pool", "assign_device", "run_tasks", "train_on_ranks"]
-
 _REPORT_TIMEOUT = 5.0  # seconds for the other ranks to report what happened to them after one has failed
 
 

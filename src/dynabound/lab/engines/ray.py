@@ -33,13 +33,11 @@ from dynabound._extras import missing
 from dynabound._files import write_whole
 from dynabound.lab.engines import base
 from dynabound.lab.engines.pool import train_on_ranks
-from dynabound.lab.errors import LabError, first_line
+from dynabound.lab.errors import LabError, StoreError, first_line
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import ENDED, Store, StoreError
+from dynabound.lab.store import ENDED, Store
 from dynabound.lab.tasks.download import ensure_downloaded
 from dynabound.lab.train import Progress, train
-
-__all__ = ["RayEngine", "check_reachable", "connected", "execute", "pack", "unpack"]
 
 log = logging.getLogger(__name__)
 _MAX_LOST_NODES = 10  # more than MAX_CRASHES: a lost node is rarely the fault of the run

@@ -20,8 +20,6 @@ from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.report.summary import VERDICTS, Report, StudyReport
 from dynabound.lab.studies.recipes import choose
 
-__all__ = ["as_dict", "render_html", "render_markdown", "write_html", "write_markdown"]
-
 _SCALES = {
     "demo": "demo scale: scikit-learn's 8×8 digits replace MNIST and CIFAR-10, and the text of Python's language "
     "reference replaces Penn Treebank. The networks are small and the budgets short: a verdict is about these runs, "

@@ -22,9 +22,6 @@ from dynabound.lab.tasks import optimizers
 from dynabound.lens import effective_lr
 from dynabound.tuning import Suggestion
 
-__all__ = ["Authors", "Curve", "Panels", "RateEvolution", "SampledRates", "StudyRuns", "read_authors",
-           "read_study"]  # fmt: skip
-
 log = logging.getLogger(__name__)
 _EXTREMES = (1e-2, 1e3)
 _KERNELS = 9

@@ -15,9 +15,6 @@ from operator import attrgetter
 
 from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["ALPHA", "Claim", "Comparison", "Estimate", "Level", "contrast", "finite", "holm", "judge", "mean",
-           "std"]  # fmt: skip
-
 ALPHA = 0.05
 """The probability of a false decision in one direction, for or against claims, anywhere in a study. In both directions
 together it is 5.6 to 7.2 % in simulations."""

@@ -14,8 +14,6 @@ from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.search import Loss
 from dynabound.lab.tasks import catalog, datasets
 
-__all__ = ["check", "complete"]
-
 
 def complete(
     source: Callable[[Loss], Sequence[RunSpec]],

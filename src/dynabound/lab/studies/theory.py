@@ -10,8 +10,6 @@ from dynabound._files import write_whole
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.store import parse_json
 
-__all__ = ["NAMES", "compute", "missing", "read"]
-
 NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample", "guarantees", "slow-bounds")
 
 

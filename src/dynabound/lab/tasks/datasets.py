@@ -31,10 +31,6 @@ from dynabound._extras import missing
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks.catalog import SOURCES, TASKS, folder_of
 
-__all__ = [
-    "CIFAR_FOLDER", "Data", "DataError", "Images", "Text", "data_home", "fingerprint", "load", "locate", "search_path"
-]  # fmt: skip
-
 CIFAR_FOLDER = "cifar-10-batches-bin"
 """The folder in CIFAR-10's archive."""
 

@@ -11,8 +11,6 @@ from dynabound._files import write_whole
 from dynabound.lab.tasks.catalog import SOURCES, folder_of
 from dynabound.lab.tasks.datasets import CIFAR_FOLDER, DataError, data_home, search_path
 
-__all__ = ["check_source", "download", "ensure_downloaded"]
-
 
 def ensure_downloaded(name: str, data_dir: str | Path | None = None) -> None:
     """Download the data set unless it is present; of several processes, one downloads and the others wait."""

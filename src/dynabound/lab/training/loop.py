@@ -25,8 +25,6 @@ from dynabound.optim._scalars import current_bounds
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["DivergedError", "Training", "random_states_kept"]
-
 # A GPU should not wait for Python to read a loss at every step, nor ranks for each other.
 _READ_EVERY = 16
 _ZERO = torch.tensor(0)
