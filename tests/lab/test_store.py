@@ -246,7 +246,7 @@ def test_checkpoints_hold_tensors_and_numbers_and_never_code(tmp_path):
     assert not list(run.folder.glob("checkpoint-*"))
     state = {"step": 1, "weights": torch.randn(3), "pairs": [(1, 2.5), {"a": None}]}
     file.write(path, state)
-    again = file.read(path)[0]
+    again = file.read(path)
     assert torch.equal(again.pop("weights"), state.pop("weights"))
     assert again == state
 
