@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
 import os
@@ -103,20 +102,6 @@ def process_context() -> Any:
     # Imports take longer than many runs: torch's compiler (the first optimizer imports it) and the embedded data too.
     context.set_forkserver_preload([__name__, "torch._dynamo", "sklearn.datasets"])
     return context
-
-
-@contextlib.contextmanager
-def safe_path() -> Iterator[None]:
-    """Keep Python processes that are started here from importing files of the working directory (Python ≥ 3.11)."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
 
 
 def run_with_events(

@@ -119,8 +119,7 @@ class Pool:
         slot = min(set(range(self.jobs)) - {slot for _, slot, _ in self._running.values()})
         ours, theirs = context.Pipe()
         process = context.Process(target=_call, args=(Parent(slot, theirs), function), daemon=True)
-        with base.safe_path():
-            process.start()
+        process.start()
         theirs.close()  # otherwise the connection would stay open after the process has ended
         self._running[ours] = key, slot, process
         return Message(key, "started")
@@ -164,7 +163,6 @@ class LocalEngine:
         self._pool.__exit__(*exception)
 
     def submit(self, specs: Iterable[RunSpec], store: Store) -> None:
-        """See :meth:`Engine.submit <dynabound.lab.engines.base.Engine.submit>`."""
         for spec in specs:
             self._submit(_Job(spec, store))
 
@@ -172,7 +170,6 @@ class LocalEngine:
         self._pool.submit(job, partial(_run, job.spec, job.store, self._options), first=bool(job.crashes))
 
     def events(self) -> Iterator[base.Event]:
-        """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._pool.busy:
             for message in self._pool.receive():
                 yield self._event(message)

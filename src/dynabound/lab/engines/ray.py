@@ -111,7 +111,7 @@ class RayEngine:
 
     @property
     def jobs(self) -> int:
-        """See :attr:`Engine.jobs <dynabound.lab.engines.base.Engine.jobs>`; the runs that fit on the current nodes."""
+        """The runs that fit on the current nodes."""
         return max(1, self._slots())
 
     def _slots(self) -> int:
@@ -130,12 +130,10 @@ class RayEngine:
         log.warning("no node has the %s that a run asks for; waiting until there is one", request)
 
     def submit(self, specs: Iterable[RunSpec], store: Store) -> None:
-        """See :meth:`Engine.submit <dynabound.lab.engines.base.Engine.submit>`."""
         for spec in specs:
             self._start(_Task(spec, store))
 
     def events(self) -> Iterator[base.Event]:
-        """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._tasks:
             yield from self._poll(stopping=False)
 
