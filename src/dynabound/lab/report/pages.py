@@ -15,7 +15,6 @@ from typing import Any
 from dynabound._extras import need
 from dynabound._files import write_whole
 from dynabound._version import __version__
-from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.report.summary import VERDICTS, Report, StudyReport
 from dynabound.lab.studies.recipes import choose
@@ -66,15 +65,12 @@ def write_html(report: Report, out: Path) -> Path:
     facts = [{"question": fact.question, "lines": fact.lines} for fact in report.facts]
     plain = {"scale": scale, "out": str(out), "facts": facts, "environment": report.environment,
              "studies": [as_dict(study) for study in report.studies]}  # fmt: skip
-    try:
-        drawn = [figure for study in report.studies for figure in study.figures]
-        drawn += [fact.figure for fact in report.facts]
-        pictures = {figure.name: figure.svg(folder / "figures") for figure in drawn}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, render_html(report, out, pictures).encode())
-        write_whole(folder / "report.json", (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
-    except OSError as error:
-        raise LabError(f"{error.filename or out}: cannot be written ({error.strerror}); give another --out") from None
+    drawn = [figure for study in report.studies for figure in study.figures]
+    drawn += [fact.figure for fact in report.facts]
+    pictures = {figure.name: figure.svg(folder / "figures") for figure in drawn}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(path, render_html(report, out, pictures).encode())
+    write_whole(folder / "report.json", (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
     return path
 
 
@@ -110,14 +106,11 @@ def write_markdown(report: Report, ledger: Ledger, path: Path) -> int:
                for study in report.studies for figure in study.figures}  # fmt: skip
     if report.forest:
         figures[f"{path.stem}-{report.forest.name}"] = report.forest
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            write_whole(folder / f"{name}.png", figure.png(), durable=False)
-        for file, text in zip((path, appendix), pages, strict=True):
-            write_whole(file, text.encode())
-    except OSError as error:
-        raise LabError(f"{error.filename or path}: cannot be written ({error.strerror}); give another FILE") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        write_whole(folder / f"{name}.png", figure.png(), durable=False)
+    for file, text in zip((path, appendix), pages, strict=True):
+        write_whole(file, text.encode())
     return len(figures)
 
 
