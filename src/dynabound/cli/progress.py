@@ -14,10 +14,9 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from dynabound import _extras
+from dynabound._extras import need
 from dynabound.cli.output import printable
 from dynabound.lab.engines.base import Event
-from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec, describe, workload_key
 from dynabound.lab.store import ENDED
 from dynabound.lab.train import Progress
@@ -93,17 +92,14 @@ def _bar_updater(bar: Bar, spec: RunSpec) -> Callable[[Progress], None]:
 
 def tensorboard(folder: Path) -> Callable[[Progress], None]:
     """Write each epoch's metrics into ``folder``; epochs that are trained again replace the old ones."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ModuleNotFoundError as error:
-        raise LabError(f"--tensorboard: {_extras.missing(error, 'tensorboard')}") from None
+    make_writer = need("torch.utils.tensorboard.writer", "tensorboard").SummaryWriter
     writer: Any = None
 
     def write(p: Progress) -> None:
         nonlocal writer
         if not p.metrics:
             return
-        writer = writer or SummaryWriter(str(folder), purge_step=p.epoch)  # not before the run exists
+        writer = writer or make_writer(str(folder), purge_step=p.epoch)  # not before the run exists
         scalars = {key.replace("_", "/", 1): value for key, value in p.metrics.items() if isinstance(value, float)}
         for layer, rates in p.metrics.get("rates", {}).items():
             labels = ("min", "5%", "median", "95%", "max")
