@@ -164,12 +164,8 @@ def _suggestion(fields: dict[str, Any]) -> tuple[str, Suggestion]:
 
 
 def _read(path: Path, parse: Callable[[dict[str, Any]], _Parsed]) -> list[_Parsed]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise LabError(f"{path}: cannot be read ({error.strerror}); restore it from its repository") from None
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             found.append(parse(verified(parse_json(line, dict))))
         except (DamagedError, LookupError, TypeError, ValueError, AttributeError) as error:
