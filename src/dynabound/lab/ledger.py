@@ -40,14 +40,10 @@ _SUGGESTIONS = "suggestions.jsonl"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(StoredRun):
     """A run that has ended."""
 
-    spec: RunSpec
-    state: str
-    step: int
-    metrics: list[dict[str, Any]]
-    environment: list[dict[str, Any]]
+    step: int = -1
 
     @property
     def file(self) -> str:
@@ -60,7 +56,8 @@ class Entry:
         """The entry of a run in ``store`` that has ended."""
         run = store.run(spec)
         status = run.status()
-        return cls(spec, status["state"], status.get("step", -1), run.metrics(), run.environment())
+        step = status.get("step", -1)
+        return cls(spec, status["state"], run.metrics(), environment=run.environment(), step=step)
 
     def restore(self, store: Store) -> None:
         """Write the run into ``store``, without a checkpoint."""
@@ -91,7 +88,7 @@ class Entry:
             raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {fields['state']}")
         if not fields["environment"]:
             raise DamagedError("it does not say what it was trained on")
-        return cls(spec, fields["state"], fields["step"], metrics, fields["environment"])
+        return cls(spec, fields["state"], metrics, environment=fields["environment"], step=fields["step"])
 
 
 class Ledger:
@@ -114,9 +111,7 @@ class Ledger:
 
     def runs(self) -> StoredRuns:
         """Everything in the ledger, read once."""
-        ended = {name: StoredRun(entry.spec, entry.state, entry.metrics, environment=entry.environment)
-                 for name, entry in self.entries().items()}  # fmt: skip
-        return StoredRuns(None, ended, self.suggestions())
+        return StoredRuns(None, self.entries(), self.suggestions())
 
     def require(self) -> None:
         """Raise LabError if there is no run."""
@@ -314,7 +309,7 @@ def _tolerance(entry: Entry, key: str, others: Iterable[Entry]) -> float:
     return max([LAST_POINTS, *(4 * spread for spread in spreads)])
 
 
-def _numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _numbers(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in metrics]
 
 

@@ -15,7 +15,7 @@ import logging
 import shlex
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -175,7 +175,7 @@ class Run:
                 delete(leftover)
             yield
 
-    def begin(self, spec: RunSpec, *sessions: dict[str, Any], resume: bool = True) -> None:
+    def begin(self, spec: RunSpec, *sessions: Mapping[str, Any], resume: bool = True) -> None:
         """Write what is known before training: spec, status, and the new sessions after the earlier ones."""
         earlier = self.environment() if resume else []
         self._write("spec.json", (spec.to_json() + "\n").encode())
@@ -186,7 +186,7 @@ class Run:
         """Write the run's state."""
         self._write("status.json", _json(with_checksum({"state": state, **details})))
 
-    def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
+    def write_metrics(self, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
         self._write("metrics.jsonl", _lines(metrics), durable=False)
 
@@ -203,7 +203,7 @@ class Run:
         with self._writing(self.folder):
             self._checkpoints.save_shards({"run": self.name, **state})
 
-    def end(self, state: str, metrics: list[dict[str, Any]], **details: Any) -> None:
+    def end(self, state: str, metrics: Sequence[Mapping[str, Any]], **details: Any) -> None:
         """Write the last status of a session, with the checksum of the ``metrics`` that were written before.
 
         Of a run that has ended, one checkpoint is kept.
@@ -258,7 +258,7 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _lines(metrics: list[dict[str, Any]]) -> bytes:
+def _lines(metrics: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics).encode()
 
 
