@@ -20,8 +20,9 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -365,22 +366,19 @@ def execute(
         run = store.run(spec)
         if files and not shared:
             unpack(ray.get(files[0]), run.folder)
-        event = base.run_with_events(spec, store, sender.send, sender.stop, _trainer(**options))
+        event = base.run_with_events(spec, store, sender.send, sender.stop, partial(_train, **options))
         sender.flush()
         if shared:
             return event.state, event.error, {}, {}
         return event.state, event.error, (run.environment() or [{}])[-1], pack(run.folder)
 
 
-def _trainer(*, ranks: int, threads: int, data_dir: str | None, device: str) -> Callable[..., str]:
-    def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:
-        ensure_downloaded(spec.task, data_dir)
-        options = {"data_dir": data_dir, "device": device, **callbacks}
-        if ranks > 1:
-            return train_on_ranks(spec, store, ranks=ranks, threads=threads, **options)
-        return train(spec, store, **options).state
-
-    return trainer
+def _train(spec: RunSpec, store: Store, *, ranks: int, threads: int, data_dir: str | None, **options: Any) -> str:
+    """Train a run on this node; return its state."""
+    ensure_downloaded(spec.task, data_dir)
+    if ranks > 1:
+        return train_on_ranks(spec, store, ranks=ranks, threads=threads, data_dir=data_dir, **options)
+    return train(spec, store, data_dir=data_dir, **options).state
 
 
 class _Sender:
