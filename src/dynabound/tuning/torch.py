@@ -174,7 +174,6 @@ class TorchRunner(trials.TrialRunner):
                                       bounds="harmonic" if rates.gamma else _ADAM, **self.options)  # fmt: skip
 
     def run(self, kind: str, rate: float, batches: Sequence[Any], rates: trials.TrialRates, repeat: int) -> Trial:
-        """A trial: the loss of each step, up to the first that is not finite."""
         trial = super().run(kind, rate, batches, rates, repeat)
         if not math.isfinite(trial.losses[0]):
             raise trials.SuggestError(
@@ -190,7 +189,6 @@ class TorchRunner(trials.TrialRunner):
             return _mean(self._checked(batch))
 
     def step(self, batch: Any) -> float:
-        """Train on a batch; return the loss before the update."""
         self.snapshot.drop_gradients()
         with torch.enable_grad():
             value = self._checked(batch)
@@ -218,7 +216,6 @@ class TorchRunner(trials.TrialRunner):
             raise trials.SuggestError("loss(model, batch) does not depend on params: their gradients are missing or 0")
 
     def adams_rates(self) -> AdamsRates:
-        """What the second moments say after the last trial, which was one of Adam."""
         assert self.optimizer is not None
         return adams_rates(self.optimizer)
 

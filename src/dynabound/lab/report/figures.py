@@ -63,7 +63,6 @@ class StoredFigure(ReportFigure):
     path: Path
 
     def svg(self, folder: Path) -> bytes:
-        """Its SVG."""
         return self.path.read_bytes()
 
 
@@ -188,7 +187,6 @@ class HeatmapsFigure(ReportFigure):
     methods: dict[str, SampledRates]
 
     def draw(self) -> Figure:
-        """Draw the methods side by side, with one colour scale."""
         headed = {f"{name}, step {rates.step:,}": {**rates.kernels, **{bias: [row] for bias, row in rates.bias.items()}}
                   for name, rates in self.methods.items()}  # fmt: skip
         return draw.heatmaps(headed, self.title)
@@ -202,11 +200,9 @@ class EvolutionFigure(ReportFigure):
     rates: RateEvolution
 
     def data(self) -> dict[str, Any]:
-        """What is drawn, for JSON."""
         return {"kind": self.kind, "name": self.name, "title": self.title, **asdict(self.rates)}
 
     def draw(self) -> Figure:
-        """Draw a panel per layer."""
         shared = {"lower": self.rates.lower, "upper": self.rates.upper}
         panels = {name: {**layer, **shared} for name, layer in self.rates.layers.items()}
         epochs = range(1, len(self.rates.lower) + 1)

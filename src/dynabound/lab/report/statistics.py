@@ -206,7 +206,6 @@ class Claim:
 
     @property
     def p_against(self) -> float:
-        """See the class."""
         p_values = [each.p_against for each in self.comparisons]
         return max(p_values) if self.joint else min(1.0, len(p_values) * min(p_values))
 
