@@ -51,12 +51,10 @@ class _StepsPerSecond(TextColumn):
 
 
 @contextmanager
-def one_run(spec: RunSpec, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
+def one_run(spec: RunSpec, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """Show one run; yields what to pass as ``train(progress=…)``."""
-    console = Console(stderr=True, highlight=False)
-    if quiet:
-        yield None
-    elif not console.is_terminal:
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    if quiet or not console.is_terminal:
 
         def print_epoch(p: Progress) -> None:
             if p.metrics:
