@@ -109,10 +109,6 @@ class Ledger:
         path = self.root / _SUGGESTIONS
         return dict(_read(path, _suggestion)) if path.exists() else {}
 
-    def runs(self) -> StoredRuns:
-        """Everything in the ledger, read once."""
-        return StoredRuns(None, self.entries(), self.suggestions())
-
     def require(self) -> None:
         """Raise LabError if there is no run."""
         if all(path.name == _SUGGESTIONS for path in self.root.glob("*.jsonl")):
