@@ -13,12 +13,10 @@ import importlib
 import itertools
 import logging
 import os
-import shutil
 import signal
 import socket
 import sysconfig
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from typing_extensions import Self
 import dynabound
 from dynabound._extras import missing
 from dynabound._files import write_whole
+from dynabound.lab.checkpoints.rotation import delete
 from dynabound.lab.engines import base
 from dynabound.lab.engines.pool import train_on_ranks
 from dynabound.lab.errors import LabError, StoreError, first_line
@@ -301,8 +300,7 @@ def _own_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():  # only there can a handler be set
-            signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def check_reachable(address: str) -> None:
@@ -347,7 +345,7 @@ def unpack(files: dict[str, bytes], folder: Path) -> None:
     new = {Path(name).parts[0] for name in files if name.startswith("checkpoint-")}
     for path in folder.glob("checkpoint-*") if new else ():
         if path.name not in new:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            delete(path)
 
 
 def execute(
