@@ -12,6 +12,8 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 FLAGS = ["-std=c11", "-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off"]
+if "-g" not in os.environ.get("CFLAGS", "").split():  # as `make sanitize` asks for it
+    FLAGS.append("-g0")  # Python's own flags contain -g, and nine tenths of the file would be debug information
 REPOSITORY = "https://github.com/dynabound/dynabound"
 REQUIRED = os.environ.get("DYNABOUND_REQUIRE_KERNEL", "") not in ("", "0")
 

@@ -1,5 +1,6 @@
 """``python -m dynabound`` and the ``dynabound`` command."""
 
+import os
 import signal
 import sys
 
@@ -17,6 +18,7 @@ def main() -> None:
             doctor.main("--json" in sys.argv)
             sys.exit()
         sys.exit(f"dynabound: {_extras.missing(error, _extras.of_command(next(iter(sys.argv[1:]), None)))}")
+    os.environ["PYTHONSAFEPATH"] = "1"  # the processes that are started here import no files of the working directory
     signal.signal(signal.SIGTERM, output.terminate)
     output.log_to_stderr()
     output.fall_back_to_ascii()

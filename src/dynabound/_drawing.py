@@ -75,6 +75,14 @@ def _png(figure: Figure) -> bytes:
     return buffer.getvalue()
 
 
+def label_axes(axes: Axes, title: str, x: str, y: str, **settings: Any) -> Axes:
+    """A title, labels and a light grid, and no frame at the top and on the right."""
+    axes.set(title=title, xlabel=x, ylabel=y, **settings)
+    axes.grid(alpha=0.25)
+    axes.spines[["top", "right"]].set_visible(False)
+    return axes
+
+
 def legend_below(figure: Figure, columns: int, **style: Any) -> None:
     """One legend below all axes, with each label once."""
     handles = {

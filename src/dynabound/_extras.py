@@ -20,11 +20,16 @@ def rebuild_command() -> str:
 
 
 def _source() -> str:
+    return "." if "dir_info" in origin() else "dynabound"  # a folder, not a wheel or a repository's address
+
+
+def origin() -> dict[str, Any]:
+    """What pip has recorded of where it installed dynabound from; empty if that is the index."""
     try:
-        origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
+        found: dict[str, Any] = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
     except (metadata.PackageNotFoundError, ValueError):
-        origin = {}
-    return "." if "dir_info" in origin else "dynabound"  # a folder, not a wheel or a repository's address
+        return {}
+    return found
 
 
 def missing(error: ModuleNotFoundError, extra: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import uuid
 from collections.abc import Iterator
@@ -49,3 +50,8 @@ def write_whole(path: Path, contents: bytes, durable: bool = True) -> None:
     """Replace ``path`` atomically by a file with ``contents``."""
     with replacing(path, durable) as file:
         file.write(contents)
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file's contents."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()

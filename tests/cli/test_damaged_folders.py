@@ -66,7 +66,8 @@ def whole(tmp_path_factory):
         specs = [planned.spec for planned in plan.plan([study], "demo", plan.StoredRuns(store))]
         trained = train(specs[0], store)
         for spec in specs[1:]:
-            other = Entry(spec, "finished", trained.details["step"], trained.metrics, trained.run.environment())
+            environment, step = trained.run.environment(), trained.details["step"]
+            other = Entry(spec, "finished", trained.metrics, environment=environment, step=step)
             other.restore(store)
         yield out, trained.run
 

@@ -39,7 +39,8 @@ def study(monkeypatch, tmp_path):
     store = Store(tmp_path / "out" / "runs")
     for planned in plan.plan([tiny], "demo", plan.StoredRuns(store)):
         environment = trained.run.environment()
-        Entry(planned.spec, "finished", trained.details["step"], trained.metrics, environment).restore(store)
+        entry = Entry(planned.spec, "finished", trained.metrics, environment=environment, step=trained.details["step"])
+        entry.restore(store)
     ledger = Ledger(tmp_path / "results")
     ledgers.add_runs([tiny], "demo", store, ledger)
     return ledger

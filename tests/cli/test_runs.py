@@ -2,7 +2,6 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -162,31 +161,6 @@ def test_trust_imports_the_module_that_a_stored_run_names(dynabound, tmp_path, m
     assert "finished" in dynabound("train", f"--resume={run.name}", "--trust", "--quiet").stdout
     assert sys.modules.pop("mine")
     assert "--trust: is for --resume" in dynabound(*SMALL, "--trust", code=1).stderr
-
-
-@pytest.mark.parametrize("moment", ["while the folder is read", "before the run is read"])
-def test_runs_that_are_removed_while_they_are_listed(dynabound, moment, monkeypatch):
-    for optimizer in ("adam", "sgd"):
-        dynabound(*SMALL, "--quiet", f"--optimizer={optimizer}")
-    gone = next(run for run in Store("runs").runs() if run.spec().optimizer == "adam")
-    iterdir, spec = Path.iterdir, type(gone).spec
-
-    def list_then_remove(folder):
-        names = list(iterdir(folder))
-        shutil.rmtree(gone.folder)
-        return names
-
-    def remove_then_read(run):
-        if run.name == gone.name:
-            shutil.rmtree(gone.folder)
-        return spec(run)
-
-    if moment.startswith("while"):
-        monkeypatch.setattr(Path, "iterdir", list_then_remove)
-    else:
-        monkeypatch.setattr(type(gone), "spec", remove_then_read)
-    (row,) = json.loads(dynabound("runs", "--json").stdout)
-    assert row["optimizer"] == "sgd"
 
 
 def test_runs_are_listed_filtered_shown_and_removed(dynabound):

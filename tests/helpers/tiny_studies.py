@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from dynabound import _drawing
+from dynabound.cli.output import CommandError
 from dynabound.lab.engines.base import Event, record_failure
 from dynabound.lab.engines.pool import LocalEngine
-from dynabound.lab.errors import LabError
 from dynabound.lab.ledger import TIMES
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
@@ -127,11 +127,13 @@ def reproduce_and_die(out: str, after: int) -> None:
 
 def check_as_nobody(out: str) -> None:
     """Exit with 3 if the folder, or one in it, cannot be written to and the error says so."""
+    from dynabound.cli.studies import _check_folders
+
     if os.getuid() == 0:
         os.setuid(65534)
     try:
-        drive.check([], Path(out), None)
-    except LabError as error:
+        _check_folders(Path(out))
+    except CommandError as error:
         sys.exit(3 if "cannot be written" in str(error) and "--out" in str(error) else 4)
 
 

@@ -183,7 +183,7 @@ def test_a_damaged_suggestion_is_named_too(changes, tmp_path):
 
 
 def test_a_run_that_diverged_at_once_has_no_metrics(tmp_path):
-    entry = Entry(RunSpec("digits"), "diverged", 3, [], [{"torch": "2"}])
+    entry = Entry(RunSpec("digits"), "diverged", [], environment=[{"torch": "2"}], step=3)
     ledger = Ledger(tmp_path / "results")
     ledger.add([entry])
     assert ledger.entries() == {entry.spec.name: entry}

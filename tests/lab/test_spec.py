@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dynabound.lab.errors import LabError
-from dynabound.lab.spec import MODELS, SCALES, TASKS, RunSpec
+from dynabound.lab.spec import SCALES, RunSpec
 from dynabound.lab.tasks import optimizers
+from dynabound.lab.tasks.catalog import TASKS
+from dynabound.lab.tasks.models import MODELS
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 
 from dynabound import AdaBound, bounds
-from dynabound.lab.errors import LabError
+from dynabound.lab.errors import LabError, StoreError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import Store, StoreError
+from dynabound.lab.store import Store
 from dynabound.lab.tasks import datasets, models
 from dynabound.lab.train import _cpu_model, train
 from dynabound.lab.training import loop

@@ -28,12 +28,9 @@ from dynabound import AdaBound, AMSBound
 from dynabound._files import write_whole
 from dynabound.cli.options import Json, check_folder, examples, one_of
 from dynabound.cli.output import echo, echo_json, progress_bar, show
-from dynabound.lab.engines.base import safe_path
 from dynabound.lab.tasks.models import ResNet34
 from dynabound.optim import _fused
 from dynabound.optim._scalars import Scalars
-
-__all__ = ["bench"]
 
 ISSUES = "https://github.com/dynabound/dynabound/issues"
 OTHER_PACKAGES = ("adabound", "torch_optimizer", "pytorch_optimizer")
@@ -264,6 +261,4 @@ def _kilobytes(status: Path, name: str) -> int:
 def import_milliseconds(repetitions: int) -> float:
     """Time of ``import dynabound`` with its optimizers after ``import torch``, in new interpreters."""
     code = "import time, torch; t = time.perf_counter(); import dynabound.optim; print(1e3 * (time.perf_counter() - t))"
-    with safe_path():
-        times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions)]
-    return statistics.median(times)
+    return statistics.median(float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(repetitions))

@@ -15,9 +15,6 @@ import typer
 
 from dynabound.cli.output import CommandError
 
-__all__ = ["DataDir", "Device", "EngineOptions", "Fields", "Json", "Out", "Quiet", "SaveOptions", "check_finite",
-           "check_folder", "check_readable", "check_unused", "examples", "expand", "one_of"]  # fmt: skip
-
 Command = TypeVar("Command", bound=Callable[..., None])
 
 

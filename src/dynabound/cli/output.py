@@ -26,9 +26,6 @@ from rich.text import Text
 
 from dynabound import _extras
 
-__all__ = ["CommandError", "Terminated", "echo", "echo_json", "fall_back_to_ascii", "log_to_stderr", "one_line",
-           "print_table", "printable", "progress_bar", "short", "show", "terminate"]  # fmt: skip
-
 _LONGEST = 1000
 _RESUMABLE = ("train", "reproduce", "tune", "report")
 

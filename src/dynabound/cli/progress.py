@@ -14,15 +14,12 @@ from rich.progress import Progress as Bar
 from rich.table import Column
 from rich.text import Text
 
-from dynabound import _extras
+from dynabound._extras import need
 from dynabound.cli.output import printable
 from dynabound.lab.engines.base import Event
-from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec, describe, workload_key
 from dynabound.lab.store import ENDED
 from dynabound.lab.train import Progress
-
-__all__ = ["Board", "board", "download_bar", "epoch_line", "one_run", "tensorboard"]
 
 _INTERVAL = 0.1  # seconds between two updates of a bar
 
@@ -54,12 +51,10 @@ class _StepsPerSecond(TextColumn):
 
 
 @contextmanager
-def one_run(spec: RunSpec, quiet: bool = False) -> Iterator[Callable[[Progress], None] | None]:
+def one_run(spec: RunSpec, quiet: bool = False) -> Iterator[Callable[[Progress], None]]:
     """Show one run; yields what to pass as ``train(progress=…)``."""
-    console = Console(stderr=True, highlight=False)
-    if quiet:
-        yield None
-    elif not console.is_terminal:
+    console = Console(stderr=True, highlight=False, quiet=quiet)
+    if quiet or not console.is_terminal:
 
         def print_epoch(p: Progress) -> None:
             if p.metrics:
@@ -95,17 +90,14 @@ def _bar_updater(bar: Bar, spec: RunSpec) -> Callable[[Progress], None]:
 
 def tensorboard(folder: Path) -> Callable[[Progress], None]:
     """Write each epoch's metrics into ``folder``; epochs that are trained again replace the old ones."""
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ModuleNotFoundError as error:
-        raise LabError(f"--tensorboard: {_extras.missing(error, 'tensorboard')}") from None
+    make_writer = need("torch.utils.tensorboard.writer", "tensorboard").SummaryWriter
     writer: Any = None
 
     def write(p: Progress) -> None:
         nonlocal writer
         if not p.metrics:
             return
-        writer = writer or SummaryWriter(str(folder), purge_step=p.epoch)  # not before the run exists
+        writer = writer or make_writer(str(folder), purge_step=p.epoch)  # not before the run exists
         scalars = {key.replace("_", "/", 1): value for key, value in p.metrics.items() if isinstance(value, float)}
         for layer, rates in p.metrics.get("rates", {}).items():
             labels = ("min", "5%", "median", "95%", "max")

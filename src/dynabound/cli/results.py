@@ -25,8 +25,6 @@ from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import PEERS, STUDIES, Study, choose
 from dynabound.lab.train import Progress
 
-__all__ = ["AddTo", "Names", "OutDir", "Scale", "check_ledger", "print_report", "report", "verify"]
-
 Names = Annotated[
     list[str] | None, typer.Argument(**one_of(STUDIES, "Studies (default: all of the paper's).", argument=True))
 ]
@@ -103,9 +101,9 @@ def _markdown(studies: Sequence[Study], results: Path, path: Path) -> None:
     entries = ledger.entries()
     scales = [scale for scale in reversed(SCALES) if any(entry.spec.scale == scale for entry in entries.values())]
     chosen = [study for study in studies if study.name not in ledgers.NOT_IN_LEDGERS]
-    authors = read.read_authors(ledger.root)
-    report = summary.build(chosen, scales, ledger.runs(), authors=authors, only_ended=True)
-    figures = pages.write_markdown(report, ledger, path)
+    runs, authors = StoredRuns(None, entries, ledger.suggestions()), read.read_authors(results)
+    report = summary.build(chosen, scales, runs, authors=authors, only_ended=True)
+    figures = pages.write_markdown(report, list(entries.values()), results.name, path)
     echo(f"the results: {path}, with {figures} figures in {path.parent / 'figures'}")
 
 

@@ -18,18 +18,16 @@ from dynabound.cli import options, progress
 from dynabound.cli.output import echo, echo_json, print_table, printable, progress_bar
 from dynabound.lab.engines.base import limit_threads
 from dynabound.lab.errors import LabError
-from dynabound.lab.spec import MODELS, TASKS, RunSpec
+from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Run, Store
 from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.lab.tasks import catalog, datasets, optimizers
 from dynabound.lab.tasks.download import check_source, download
-from dynabound.lab.tasks.optimizers import OPTIMIZERS
+from dynabound.lab.tasks.models import MODELS
 from dynabound.lab.train import Progress, Result
 from dynabound.lab.train import train as train_run
 from dynabound.lab.training import distributed
 from dynabound.lens.rates import rule_of
-
-__all__ = ["check_optimizer", "data", "runs", "train"]
 
 data = typer.Typer(no_args_is_help=True, add_completion=False, help="List and download data sets.")
 runs = typer.Typer(add_completion=False, help="List, show and remove stored runs.")
@@ -169,16 +167,15 @@ def _suggested(
     return chosen
 
 
-def _listener(shown: Callable[[Progress], None] | None, curves: Path | None) -> Callable[[Progress], None] | None:
-    """What to pass as ``train(progress=…)``: a function that shows the run and writes its curves, or None."""
-    written = progress.tensorboard(curves) if curves and distributed.rank() == 0 else None
-    listeners = [each for each in (shown, written) if each]
+def _listener(shown: Callable[[Progress], None], curves: Path | None) -> Callable[[Progress], None]:
+    """What to pass as ``train(progress=…)``: a function that shows the run and writes its curves."""
+    listeners = [shown, progress.tensorboard(curves)] if curves and distributed.rank() == 0 else [shown]
 
     def listen(event: Progress) -> None:
         for each in listeners:
             each(event)
 
-    return listen if listeners else None
+    return listen
 
 
 def _stored_spec(store: Store, name: str, given: dict[str, Any], trust: bool) -> RunSpec:
@@ -245,9 +242,11 @@ def data_fetch(
 def runs_list(
     context: typer.Context,
     out: options.Out = Path("runs"),
-    task: Annotated[str | None, typer.Option(**options.one_of(TASKS, "Only this task."))] = None,
+    task: Annotated[str | None, typer.Option(**options.one_of(catalog.TASKS, "Only this task."))] = None,
     model: Annotated[str | None, typer.Option(**options.one_of(MODELS, "Only this model."))] = None,
-    optimizer: Annotated[str | None, typer.Option(**options.one_of(OPTIMIZERS, "Only this optimizer."))] = None,
+    optimizer: Annotated[
+        str | None, typer.Option(**options.one_of(optimizers.OPTIMIZERS, "Only this optimizer."))
+    ] = None,
     state: Annotated[str | None, typer.Option(**options.one_of(STATES, "Only this state."))] = None,
     as_json: options.Json = False,
 ) -> None:
@@ -265,7 +264,7 @@ def runs_list(
     wanted = {"task": task, "model": model, "optimizer": optimizer, "state": state}
     rows = [
         row
-        for row in filter(None, map(_row, Store(out).runs()))
+        for row in map(_row, Store(out).runs())
         if all(value is None or row.get(key) == value for key, value in wanted.items())
     ]
     if as_json:
@@ -277,16 +276,15 @@ def runs_list(
         print_table(columns, ([row.get(column, "") for column in columns] for row in rows), wrap="result", width=160)
 
 
-def _row(run: Run) -> dict[str, Any] | None:
-    """A run, also a damaged one, as a row of the list. None if it has just been removed."""
+def _row(run: Run) -> dict[str, Any]:
+    """A run, also a damaged one, as a row of the list."""
     try:
         spec, status = run.spec(), run.status()
         if status["state"] == "damaged":
             raise LabError(status["error"])
         metrics = run.metrics()
     except LabError as error:
-        damaged = {"run": run.name, "state": "damaged", "result": str(error)}
-        return damaged if os.path.lexists(run.folder) else None
+        return {"run": run.name, "state": "damaged", "result": str(error)}
     last = metrics[-1] if metrics else {}
     value = last.get(f"test_{spec.metric}")
     result = "" if value is None else f"{spec.metric} {value:.4g}"

@@ -32,8 +32,6 @@ from dynabound.lab.studies.recipes import Study, choose, seeded
 from dynabound.lab.studies.search import GRIDS, TUNE_GRIDS, Loss, Search, search_lr
 from dynabound.lab.training import distributed
 
-__all__ = ["reproduce", "tune"]
-
 _OUT = Path("reproduction")
 
 DryRun = Annotated[bool, typer.Option("--dry-run", help="List the runs and, at paper scale, their cost, and exit.")]
@@ -117,8 +115,7 @@ def reproduce(
 def _take(chosen: Sequence[Study], scale: str, out: Path, ledger: Ledger) -> bool:
     """Copy the ledger's runs into ``out``; return whether no run is left to train."""
     ledger.require()
-    options.check_folder(out)
-    drive.check((), out, None)
+    _check_folders(out)
     store = Store(out / "runs")
     echo(f"taken from {ledger.root}: {ledgers.import_runs(chosen, scale, store, ledger)} runs", err=True)
     return all(run.state in ENDED for run in plans.plan(chosen, scale, StoredRuns(store)))
@@ -179,12 +176,17 @@ def _check_device(device: str) -> None:
 
 def _check(specs: list[RunSpec], engine: LocalEngine | RayEngine, placement: options.EngineOptions, out: Path) -> None:
     """Raise LabError or CommandError if the runs cannot be trained or stored."""
-    local = isinstance(engine, LocalEngine)
-    options.check_folder(out)
+    _check_folders(out)
     options.check_readable(placement.data_dir, "--data-dir")
-    if local:
+    if isinstance(engine, LocalEngine):  # a node of Ray has its own device, and downloads the data it does not find
         distributed.local_device(placement.device)
-    drive.check(specs if local else (), out, placement.data_dir)  # a node of Ray downloads the data it does not find
+        drive.check_data(specs, placement.data_dir)
+
+
+def _check_folders(out: Path) -> None:
+    """Raise CommandError unless everything that a study writes can be written."""
+    for folder in (out, out / "runs", out / "suggestions", out / "theory"):
+        options.check_folder(folder)
 
 
 def _prepare(chosen: Sequence[Study], scale: str, out: Path, placement: options.EngineOptions, quiet: bool) -> None:

@@ -17,8 +17,6 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.studies.suggestions import suggest_rates, with_rates
 from dynabound.tuning import Suggestion
 
-__all__ = ["suggest"]
-
 
 @options.examples(
     "dynabound suggest digits --model resnet34 --epochs 8",

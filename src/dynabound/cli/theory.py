@@ -18,8 +18,6 @@ from dynabound.theory import studies
 from dynabound.theory.demonstration import Demonstration
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED
 
-__all__ = ["bounds", "theory"]
-
 _NAMES = (*studies.DEMONSTRATIONS, "all")
 
 

@@ -135,17 +135,14 @@ class KerasRunner(TrialRunner):
         self.optimizer.restart(self.rates)
 
     def step(self, batch: Any) -> float:
-        """Train on a batch; return the loss before the update."""
         self.trainer.reset_metrics()  # otherwise the loss would be a running mean
         return float(self.trainer.train_on_batch(*batch, return_dict=True)["loss"])
 
     def evaluate(self, batch: Any) -> float:
-        """The loss of a validation batch, without training."""
         self.trainer.reset_metrics()
         return float(self.trainer.test_on_batch(*batch, return_dict=True)["loss"])
 
     def adams_rates(self) -> AdamsRates:
-        """What the second moments say after the last trial, which was one of Adam."""
         return rates_from_moments(self.optimizer.unbiased_second_moments(), self.rates.lr, self.optimizer.epsilon)
 
 

@@ -34,25 +34,16 @@ from dynabound.lab.tasks import catalog, datasets
 from dynabound.lab.train import ENVIRONMENT_KEYS, Progress, Result, train
 from dynabound.tuning import Suggestion
 
-__all__ = [
-    "FIRST_POINTS", "LAST_POINTS", "NOT_IN_LEDGERS", "Entry", "Ledger", "Outcome", "add_runs",
-    "available_studies", "import_runs", "sample", "verify",
-]  # fmt: skip
-
 log = logging.getLogger(__name__)
 _Parsed = TypeVar("_Parsed")
 _SUGGESTIONS = "suggestions.jsonl"
 
 
 @dataclass(frozen=True)
-class Entry:
+class Entry(StoredRun):
     """A run that has ended."""
 
-    spec: RunSpec
-    state: str
-    step: int
-    metrics: list[dict[str, Any]]
-    environment: list[dict[str, Any]]
+    step: int = -1
 
     @property
     def file(self) -> str:
@@ -65,7 +56,8 @@ class Entry:
         """The entry of a run in ``store`` that has ended."""
         run = store.run(spec)
         status = run.status()
-        return cls(spec, status["state"], status.get("step", -1), run.metrics(), run.environment())
+        step = status.get("step", -1)
+        return cls(spec, status["state"], run.metrics(), environment=run.environment(), step=step)
 
     def restore(self, store: Store) -> None:
         """Write the run into ``store``, without a checkpoint."""
@@ -96,7 +88,7 @@ class Entry:
             raise DamagedError(f"it has {len(metrics)} of {spec.epochs} epochs and is {fields['state']}")
         if not fields["environment"]:
             raise DamagedError("it does not say what it was trained on")
-        return cls(spec, fields["state"], fields["step"], metrics, fields["environment"])
+        return cls(spec, fields["state"], metrics, environment=fields["environment"], step=fields["step"])
 
 
 class Ledger:
@@ -116,12 +108,6 @@ class Ledger:
         """All suggestions, by the name of the run with the default learning rates."""
         path = self.root / _SUGGESTIONS
         return dict(_read(path, _suggestion)) if path.exists() else {}
-
-    def runs(self) -> StoredRuns:
-        """Everything in the ledger, read once."""
-        ended = {name: StoredRun(entry.spec, entry.state, entry.metrics, environment=entry.environment)
-                 for name, entry in self.entries().items()}  # fmt: skip
-        return StoredRuns(None, ended, self.suggestions())
 
     def require(self) -> None:
         """Raise LabError if there is no run."""
@@ -154,12 +140,9 @@ class Ledger:
 
     def _append(self, name: str, lines: Iterable[str]) -> None:
         path = self.root / name
-        try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            old = path.read_text().splitlines() if path.exists() else []
-            write_whole(path, "".join(f"{line}\n" for line in sorted([*old, *lines])).encode())
-        except OSError as error:
-            raise LabError(f"{path}: cannot be written ({error.strerror}); give another folder") from None
+        self.root.mkdir(parents=True, exist_ok=True)
+        old = path.read_text().splitlines() if path.exists() else []
+        write_whole(path, "".join(f"{line}\n" for line in sorted([*old, *lines])).encode())
 
 
 def _line(fields: dict[str, Any]) -> str:
@@ -172,12 +155,8 @@ def _suggestion(fields: dict[str, Any]) -> tuple[str, Suggestion]:
 
 
 def _read(path: Path, parse: Callable[[dict[str, Any]], _Parsed]) -> list[_Parsed]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise LabError(f"{path}: cannot be read ({error.strerror}); restore it from its repository") from None
     found = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             found.append(parse(verified(parse_json(line, dict))))
         except (DamagedError, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -326,7 +305,7 @@ def _tolerance(entry: Entry, key: str, others: Iterable[Entry]) -> float:
     return max([LAST_POINTS, *(4 * spread for spread in spreads)])
 
 
-def _numbers(metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _numbers(metrics: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key not in TIMES} for line in metrics]
 
 

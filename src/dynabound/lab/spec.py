@@ -18,9 +18,6 @@ from dynabound.lab.tasks import optimizers
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.tasks.models import MODELS
 
-__all__ = ["DEFAULT", "MODELS", "PRECISIONS", "SCALES", "TASKS", "RunSpec", "SpecError", "describe", "is_number",
-           "workload_key", "workload_title"]  # fmt: skip
-
 OptionPairs: TypeAlias = "tuple[tuple[str, Any], ...]"
 SCALES = ("demo", "laptop", "paper")
 PRECISIONS = ("float32", "bf16")

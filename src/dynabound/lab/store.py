@@ -15,20 +15,18 @@ import logging
 import shlex
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynabound._files import write_whole
 from dynabound.lab.checkpoints import lock
 from dynabound.lab.checkpoints.rotation import Checkpoints, delete
-from dynabound.lab.errors import DamagedError, LockedError, StoreError, first_line
+from dynabound.lab.errors import DamagedError, StoreError, first_line
 from dynabound.lab.spec import RunSpec
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-__all__ = ["ENDED", "LockedError", "Run", "Store", "StoreError", "parse_json", "verified", "with_checksum"]
 
 log = logging.getLogger(__name__)
 ENDED = ("finished", "diverged")
@@ -177,7 +175,7 @@ class Run:
                 delete(leftover)
             yield
 
-    def begin(self, spec: RunSpec, *sessions: dict[str, Any], resume: bool = True) -> None:
+    def begin(self, spec: RunSpec, *sessions: Mapping[str, Any], resume: bool = True) -> None:
         """Write what is known before training: spec, status, and the new sessions after the earlier ones."""
         earlier = self.environment() if resume else []
         self._write("spec.json", (spec.to_json() + "\n").encode())
@@ -188,7 +186,7 @@ class Run:
         """Write the run's state."""
         self._write("status.json", _json(with_checksum({"state": state, **details})))
 
-    def write_metrics(self, metrics: list[dict[str, Any]]) -> None:
+    def write_metrics(self, metrics: Sequence[Mapping[str, Any]]) -> None:
         """Replace the metrics; not synced to disk, since the checkpoint has them too."""
         self._write("metrics.jsonl", _lines(metrics), durable=False)
 
@@ -205,7 +203,7 @@ class Run:
         with self._writing(self.folder):
             self._checkpoints.save_shards({"run": self.name, **state})
 
-    def end(self, state: str, metrics: list[dict[str, Any]], **details: Any) -> None:
+    def end(self, state: str, metrics: Sequence[Mapping[str, Any]], **details: Any) -> None:
         """Write the last status of a session, with the checksum of the ``metrics`` that were written before.
 
         Of a run that has ended, one checkpoint is kept.
@@ -260,7 +258,7 @@ def _json(value: Any) -> bytes:
     return (json.dumps(value, indent=1, allow_nan=False) + "\n").encode()
 
 
-def _lines(metrics: list[dict[str, Any]]) -> bytes:
+def _lines(metrics: Sequence[Mapping[str, Any]]) -> bytes:
     return "".join(json.dumps(line, allow_nan=False) + "\n" for line in metrics).encode()
 
 
@@ -280,13 +278,9 @@ def verified(entry: dict[str, Any]) -> dict[str, Any]:
 def parse_json(contents: bytes, kind: type) -> Any:
     """JSON of the expected type; DamagedError for anything else."""
     try:
-        value = json.loads(contents, parse_constant=_refuse)
-    except (ValueError, RecursionError) as error:
+        value = json.loads(contents)
+    except ValueError as error:
         raise DamagedError(f"is not JSON ({str(error)[:80]})") from error
     if not isinstance(value, kind):
         raise DamagedError(f"holds a {type(value).__name__}, not a {kind.__name__}")
     return value
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not a number")  # the JSON standard has neither NaN nor Infinity

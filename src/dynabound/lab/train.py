@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import logging
 import platform
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dynabound._extras import origin
 from dynabound._version import __version__
-from dynabound.lab.errors import LabError, first_line
+from dynabound.lab.errors import LabError, StoreError, first_line
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import ENDED, Run, Store, StoreError
+from dynabound.lab.store import ENDED, Run, Store
 from dynabound.lab.tasks import datasets
 from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import DivergedError, Training, perplexity, random_states_kept
-
-__all__ = ["ENVIRONMENT_KEYS", "Progress", "Result", "train"]
 
 log = logging.getLogger(__name__)
 
@@ -259,19 +256,10 @@ def _environment(training: Training, data: str) -> dict[str, Any]:
         "ranks": distributed.world_size(),
         "fsdp": training.mesh is not None,
         "data": data,
-        "commit": _commit(),
+        # git is not called: the working directory's repository may make it run programs
+        "commit": origin().get("vcs_info", {}).get("commit_id"),
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
     }
-
-
-def _commit() -> str | None:
-    """The commit that pip installed; git is not called: the working directory's repository may make it run programs."""
-    try:
-        origin = json.loads(metadata.distribution("dynabound").read_text("direct_url.json") or "{}")
-    except (metadata.PackageNotFoundError, ValueError):
-        return None
-    commit = origin.get("vcs_info", {}).get("commit_id")
-    return str(commit) if commit else None
 
 
 def _cpu_model() -> str:

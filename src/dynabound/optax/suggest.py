@@ -127,16 +127,13 @@ class OptaxRunner(TrialRunner):
         self.params, self.state = self.first, self.init(self.first)
 
     def step(self, batch: Any) -> float:
-        """Train on a batch; return the loss before the update."""
         self.params, self.state, value = self.update(self.params, self.state, batch, self.rates)
         return float(value)
 
     def evaluate(self, batch: Any) -> float:
-        """The loss of a validation batch, without training."""
         return float(self.loss(self.params, batch))
 
     def adams_rates(self) -> AdamsRates:
-        """What the second moments say after the last trial, which was one of Adam."""
         state = find(self.state)
         correction = 1 - self.b2 ** int(state.count)
         return rates_from_moments((v / correction for v in jax.tree.leaves(state.nu)), self.rates.lr, self.eps)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynabound._drawing import BLACK, BLUE, GREEN, GREY, METHOD_STYLES, VERMILION, new_figure
+from dynabound._drawing import BLACK, BLUE, GREEN, GREY, METHOD_STYLES, VERMILION, label_axes, new_figure
 from dynabound._extras import need
 from dynabound.theory.demonstration import Demonstration
 from dynabound.theory.theorems_1_to_3 import OUTCOMES
@@ -33,13 +33,6 @@ def draw(demo: Demonstration) -> Figure:
     return figure
 
 
-def _axes(axes: Axes, title: str, x: str, y: str, **limits: Any) -> Axes:
-    axes.set(title=title, xlabel=x, ylabel=y, **limits)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
-    return axes
-
-
 def _plot_regrets(axes: Axes, t: Any, regrets: dict[str, Any], floor: float) -> None:
     for name, values in regrets.items():
         axes.plot(t, np.maximum(values, floor), label=name, **STYLES[name])
@@ -57,8 +50,8 @@ def _theorem_1(demo: Demonstration) -> Figure:
     data = demo.data
     figure = new_figure(12, 8.6)
     grid = figure.add_gridspec(2, 2, height_ratios=[1, 1])
-    path = _axes(figure.add_subplot(grid[0, 0]), "Where each method goes", "step t", "$x_t$", xscale="log")
-    average = _axes(
+    path = label_axes(figure.add_subplot(grid[0, 0]), "Where each method goes", "step t", "$x_t$", xscale="log")
+    average = label_axes(
         figure.add_subplot(grid[0, 1]), "Average regret", "step t", "$R_t\\,/\\,t$", xscale="log", yscale="log"
     )  # fmt: skip
     for name, x in data["x"].items():
@@ -107,8 +100,8 @@ def _theorem_2(demo: Demonstration) -> Figure:
     data, settings = demo.data, demo.settings
     figure = new_figure(12.5, 5.6)
     left, right = figure.subplots(1, 2, width_ratios=[1.25, 1])
-    _axes(left, "Average regret", "step t", "$R_t\\,/\\,t$, in units of $2/C$", xscale="log", yscale="log")
-    _axes(right, "Where each method goes", "step t", "$x_t$", xscale="log")
+    label_axes(left, "Average regret", "step t", "$R_t\\,/\\,t$, in units of $2/C$", xscale="log", yscale="log")
+    label_axes(right, "Where each method goes", "step t", "$x_t$", xscale="log")
     _plot_regrets(left, data["t"], data["units"], 1e-6)
     for name, x in data["x"].items():
         right.plot(data["t"], x, **STYLES[name])
@@ -142,7 +135,7 @@ def _theorem_3(demo: Demonstration) -> Figure:
     for axes, name in zip(panels, names, strict=True):
         last = np.array(data["last"][name])
         title = f"{name}\nends {last.min():+.2f} … {last.max():+.2f}".replace("-", "−")
-        _axes(axes, title, "step t", "$x_t$" if name == names[0] else "", xscale="log")
+        label_axes(axes, title, "step t", "$x_t$" if name == names[0] else "", xscale="log")
         for x in data["x"][name]:
             axes.plot(data["t"], x, color=STYLES[name]["color"], lw=0.8, alpha=0.45)
         axes.axhline(-1, color=GREY, lw=1)
@@ -155,16 +148,16 @@ def _regret(demo: Demonstration) -> Figure:
     data = demo.data
     figure = new_figure(12.5, 9)
     (curves, crossing), (funnel, share) = figure.subplots(2, 2)
-    _axes(curves, "A random least-squares problem", "horizon T", "regret", xscale="log", yscale="log")
+    label_axes(curves, "A random least-squares problem", "horizon T", "regret", xscale="log", yscale="log")
     _bounds_against_regret(curves, data["curves"])
-    _axes(crossing, "The smallest counterexample", "horizon T", "regret", xscale="log", yscale="log")
+    label_axes(crossing, "The smallest counterexample", "horizon T", "regret", xscale="log", yscale="log")
     _bounds_against_regret(crossing, data["crossing"])
     t, r, right = (np.array(data["crossing"][key]) for key in ("t", "regret", "theorem"))
     crossing.fill_between(t, right, r, where=r > right, color=VERMILION, alpha=0.2, lw=0, interpolate=True)
     broken = f"shaded: Theorem 4 is broken\n(at {(r > right).sum()} of the {t.size} horizons T)"
     crossing.text(0.98, 0.03, broken, transform=crossing.transAxes, ha="right", va="bottom", color=VERMILION)
     _funnel(funnel, data["funnel"])
-    _axes(share, "How often the proof's last step fails", "γ, the speed of the bounds", "share of all (t, i), %")
+    label_axes(share, "How often the proof's last step fails", "γ, the speed of the bounds", "share of all (t, i), %")
     position = np.arange(len(data["share"]))
     for offset, name in ((-0.2, "AdaBound"), (0.2, "AMSBound")):
         values = [100 * shares[name] for shares in data["share"].values()]
@@ -184,7 +177,7 @@ def _bounds_against_regret(axes: Axes, curves: dict[str, Any]) -> None:
 
 
 def _funnel(axes: Axes, data: dict[str, Any]) -> None:
-    _axes(axes, "The rate in its closing funnel", "step t", "$\\sqrt{t}\\,\\eta_t$", yscale="log")
+    label_axes(axes, "The rate in its closing funnel", "step t", "$\\sqrt{t}\\,\\eta_t$", yscale="log")
     t, rate = np.array(data["t"]), np.array(data["rate"])
     axes.fill_between(
         t, data["lower"], data["upper"], color=GREY, alpha=0.2, lw=0, label="between $\\eta_l(t)$ and $\\eta_u(t)$"
@@ -201,7 +194,7 @@ def _counterexample(demo: Demonstration) -> Figure:
     data = demo.data
     figure = new_figure(13, 4.8)
     small, path, other = figure.subplots(1, 3)
-    _axes(small, "The smallest: $f_t(x) = x$ from $x_1 = 1$", "horizon T", "regret")
+    label_axes(small, "The smallest: $f_t(x) = x$ from $x_1 = 1$", "horizon T", "regret")
     found = data["smallest AdaBound"]
     t, r, right = (np.array(found[key])[:30] for key in ("t", "regret", "theorem"))
     small.plot(t, r, "o-", color=BLUE, ms=4, label="measured regret $R_T$")
@@ -213,7 +206,9 @@ def _counterexample(demo: Demonstration) -> Figure:
     )  # fmt: skip
     small.legend(loc="lower right", fontsize=9)
     _path(path, data["path"])
-    _axes(other, "Savarese's example, one line per seed", "step t", "$R_t$ / Theorem 4's right-hand side", xscale="log")
+    label_axes(
+        other, "Savarese's example, one line per seed", "step t", "$R_t$ / Theorem 4's right-hand side", xscale="log"
+    )
     for name in ("AdaBound", "AMSBound"):
         fan = data[f"savarese {name}"]
         for i, ratio in enumerate(fan["ratios"]):
@@ -228,7 +223,7 @@ def _counterexample(demo: Demonstration) -> Figure:
 
 def _path(axes: Axes, data: dict[str, Any]) -> None:
     last = data["t"][-1]
-    _axes(axes, f"Its path, for T = {last}", "step t", "$x_t$", ylim=(-1.2, 1.2))
+    label_axes(axes, f"Its path, for T = {last}", "step t", "$x_t$", ylim=(-1.2, 1.2))
     axes.plot(data["t"], data["x"], color=BLUE, lw=2.6)
     axes.text(last / 2, data["x"][-1] - 0.08, f"$x_t$ at T: {data['x'][-1]:.3f}", ha="center", va="top", color=BLUE)
     axes.axhline(-1, color=GREY, lw=1)
@@ -247,7 +242,7 @@ def _guarantees(demo: Demonstration) -> Figure:
     data = demo.data["promised"]
     figure = new_figure(12.5, 5.2)
     promised, games = figure.subplots(1, 2, width_ratios=[1.15, 1])
-    _axes(
+    label_axes(
         promised, "What is promised of AdaBound with the bounds above", "number of steps T", "average regret at most",
         xscale="log", yscale="log",
     )  # fmt: skip
@@ -262,7 +257,7 @@ def _guarantees(demo: Demonstration) -> Figure:
     promised.text(1, 1.85, "trivial: D·G = 2", va="top", color=TEXT)
     promised.set_ylim(top=4)
     promised.legend(loc="lower left")
-    _axes(
+    label_axes(
         games,
         f"How close {demo.settings['seeds']:,} random games come",
         "regret / right-hand side",
@@ -281,7 +276,7 @@ def _slow_bounds(demo: Demonstration) -> Figure:
     data = demo.data
     figure = new_figure(12.5, 5.4)
     left, right = figure.subplots(1, 2, width_ratios=[1.15, 1])
-    _axes(left, "Regret with bounds $1 \\pm t^{-a}/2$", "number of steps T", "regret", xscale="log", yscale="log")
+    label_axes(left, "Regret with bounds $1 \\pm t^{-a}/2$", "number of steps T", "regret", xscale="log", yscale="log")
     shades = dict(zip(demo.settings["decay"], (VERMILION, "#E69F00", BLUE, BLACK), strict=True))
     for name, values in data["regret"].items():
         decay = float(name.rpartition(" ")[2])
@@ -291,7 +286,7 @@ def _slow_bounds(demo: Demonstration) -> Figure:
     left.plot(t, 0.35 * np.sqrt(t), color=GREY, lw=1, ls="--", label="slope of √T")
     left.legend(fontsize=8, loc="upper left", ncols=2, columnspacing=1)
     left.set_ylim(top=4 * max(max(values) for values in data["regret"].values()))
-    _axes(right, "Why, for a = 0.25: three periods of the game", "step t", "learning rate · √t", ylim=(0, 1.6))
+    label_axes(right, "Why, for a = 0.25: three periods of the game", "step t", "learning rate · √t", ylim=(0, 1.6))
     part = data["periods"]
     right.fill_between(part["t"], part["lower"], part["upper"], color=GREY, alpha=0.2, lw=0, label="between the bounds")
     for name in ("AdaBound", "AMSBound"):

@@ -20,8 +20,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-__all__ = ["Decision", "Trial", "decide"]
-
 FACTOR = math.sqrt(10)
 """Between neighbouring rates."""
 LOWEST, HIGHEST = 1e-6, 10.0

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
-__all__ = ["AdamsRates", "adams_rates", "final_lr_from_adam", "final_lr_from_sgd", "rates_from_moments"]
-
 
 class AdamsRates(NamedTuple):
     """The rates lr/√v of Adam, and a rate for SGD."""

@@ -10,8 +10,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-__all__ = ["Snapshot"]
-
 
 class Snapshot:
     """Everything that trials may change, with one copy of the trained parameters and of the buffers.
@@ -48,11 +46,8 @@ class Snapshot:
             param.grad = None
 
     def seed(self, number: int) -> None:
-        """Seed the generators whose states :meth:`restore` restores; ``torch.manual_seed`` would seed every device."""
-        torch.default_generator.manual_seed(number)
-        for device in self._devices:
-            state = torch.Generator(device).manual_seed(number).get_state()
-            torch.get_device_module(device).set_rng_state(state, *_index(device))
+        """Seed the generators whose states :meth:`restore` restores."""
+        seed(number, self._devices)
 
     def restore(self) -> None:
         """Restore everything."""
@@ -65,6 +60,15 @@ class Snapshot:
         for generator, state in self._generators:
             generator.set_state(state)
         _set_random_states(self._random)
+
+
+def seed(number: int, devices: Iterable[torch.device]) -> None:
+    """Seed the CPU and ``devices``; ``torch.manual_seed`` would seed all accelerators."""
+    torch.default_generator.manual_seed(number)
+    for device in devices:
+        if device.type != "cpu":
+            state = torch.Generator(device).manual_seed(number).get_state()
+            torch.get_device_module(device).set_rng_state(state, *device_index(device))
 
 
 def _generators(batches: Any) -> list[Generator]:
@@ -81,7 +85,7 @@ def _random_states(devices: Iterable[torch.device]) -> dict[Any, Any]:
     if numpy is not None:
         states["numpy"] = numpy.random.get_state()
     for device in devices:
-        states[device] = torch.get_device_module(device).get_rng_state(*_index(device))
+        states[device] = torch.get_device_module(device).get_rng_state(*device_index(device))
     return states
 
 
@@ -92,8 +96,9 @@ def _set_random_states(states: dict[Any, Any]) -> None:
         sys.modules["numpy"].random.set_state(states["numpy"])
     for device, state in states.items():
         if isinstance(device, torch.device):
-            torch.get_device_module(device).set_rng_state(state, *_index(device))
+            torch.get_device_module(device).set_rng_state(state, *device_index(device))
 
 
-def _index(device: torch.device) -> tuple[torch.device, ...]:
+def device_index(device: torch.device) -> tuple[torch.device, ...]:
+    """The argument of a device module's functions; without it cuda:1 would use the state of the current device."""
     return () if device.type == "mps" else (device,)  # mps has one device and takes no argument

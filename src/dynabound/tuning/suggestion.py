@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
     from typing_extensions import Self
 
-__all__ = ["LearningRateSuggestion", "Suggestion", "scaled_groups"]
-
 _LOSSES = ("losses", "validation")
 _SHOWN = {
     "lr": {"lr": "Adam"},

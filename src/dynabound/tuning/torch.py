@@ -20,8 +20,6 @@ from dynabound.tuning.known_rates import AdamsRates, adams_rates
 from dynabound.tuning.snapshot import Snapshot
 from dynabound.tuning.suggestion import Suggestion, scaled_groups
 
-__all__ = ["SuggestArguments", "SuggestOptions", "suggest"]
-
 Model = TypeVar("Model", bound=nn.Module)
 _ADAM = ("constant", 0.0, math.inf)  # with these bounds AdaBound is Adam
 _RATES = ("final_lr", "gamma", "bounds")
@@ -177,7 +175,6 @@ class TorchRunner(trials.TrialRunner):
                                       bounds="harmonic" if rates.gamma else _ADAM, **self.options)  # fmt: skip
 
     def run(self, kind: str, rate: float, batches: Sequence[Any], rates: trials.TrialRates, repeat: int) -> Trial:
-        """A trial: the loss of each step, up to the first that is not finite."""
         trial = super().run(kind, rate, batches, rates, repeat)
         if not math.isfinite(trial.losses[0]):
             raise trials.SuggestError(
@@ -193,7 +190,6 @@ class TorchRunner(trials.TrialRunner):
             return _mean(self._checked(batch))
 
     def step(self, batch: Any) -> float:
-        """Train on a batch; return the loss before the update."""
         self.snapshot.drop_gradients()
         with torch.enable_grad():
             value = self._checked(batch)
@@ -222,7 +218,6 @@ class TorchRunner(trials.TrialRunner):
             raise trials.SuggestError("loss(model, batch) does not depend on params: their gradients are missing or 0")
 
     def adams_rates(self) -> AdamsRates:
-        """What the second moments say after the last trial, which was one of Adam."""
         assert self.optimizer is not None
         return adams_rates(self.optimizer)
 

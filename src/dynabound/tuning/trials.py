@@ -18,8 +18,6 @@ from dynabound.tuning.suggestion import Suggestion
 if TYPE_CHECKING:
     from dynabound.tuning.known_rates import AdamsRates
 
-__all__ = ["Plan", "ProgressCallback", "SuggestError", "TrialRates", "TrialRunner", "check_plan", "suggest_with"]
-
 ProgressCallback = Callable[[int, int], object]
 Kind = TypeVar("Kind", bound=Suggestion)
 

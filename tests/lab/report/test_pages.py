@@ -175,13 +175,14 @@ def ledger(tiny, done, tmp_path):
 
 def build_from(ledger, scales=SCALES[::-1]):
     studies = [study for study in STUDIES.values() if study.name not in ledgers.NOT_IN_LEDGERS]
-    return summary.build(studies, scales, ledger.runs(), authors=read_authors(ledger.root), only_ended=True)
+    runs = StoredRuns(None, ledger.entries(), ledger.suggestions())
+    return summary.build(studies, scales, runs, authors=read_authors(ledger.root), only_ended=True)
 
 
 @pytest.mark.slow
 def test_markdown_has_a_page_and_an_appendix(tiny, ledger, tmp_path):
     path = tmp_path / "docs" / "results.md"
-    assert pages.write_markdown(build_from(ledger), ledger, path) == 3
+    assert pages.write_markdown(build_from(ledger), list(ledger.entries().values()), "results", path) == 3
     page, appendix = path.read_text(), (tmp_path / "docs" / "results-appendix.md").read_text()
     assert "Computed from the 21 runs in `results/` (21 finished" in page
     (row,) = [line for line in page.splitlines() if line.startswith("| scikit-learn's digits, perceptron (demo) |")]
@@ -196,13 +197,10 @@ def test_markdown_has_a_page_and_an_appendix(tiny, ledger, tmp_path):
 
 
 def test_what_a_ledger_says_cannot_become_markup(tiny, ledger):
-    (path,) = ledger.root.glob("*.jsonl")
     entries = list(ledger.entries().values())
     for entry in entries:
         entry.environment[0]["cpu"] = "<script>|x|</script>\n# [a](b)"
-    path.unlink()
-    ledger.add(entries)
-    text = "".join(pages.render_markdown(summary.Report((), ()), ledger, "results"))
+    text = "".join(pages.render_markdown(summary.Report((), ()), entries, "results", "results"))
     assert "<script>" not in text
     assert r"&lt;script&gt;\|x\|&lt;/script&gt; # \[a\](b)" in text
 
@@ -234,7 +232,7 @@ def test_the_pages_agree_with_the_committed_ledger():
     """To repair: dynabound report --results results --markdown docs/results.md."""
     ledger = Ledger(ROOT / "results")
     report = build_from(ledger)
-    texts = pages.render_markdown(report, ledger, "results")
+    texts = pages.render_markdown(report, list(ledger.entries().values()), "results", "results")
     for name, text in zip(("results.md", "results-appendix.md"), texts, strict=True):
         assert (ROOT / "docs" / name).read_text() == text
         for figure in re.findall(r"\]\((figures/\S+)\)", text):

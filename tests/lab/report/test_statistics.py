@@ -64,8 +64,8 @@ def test_equivalence_takes_two_one_sided_tests():
     found = contrast([(1, a), (-1, b)], [a, b])
     tests = [scipy.stats.ttest_ind([x + shift for x in a], b, alternative=side).pvalue
              for shift, side in ((1, "greater"), (-1, "less"))]  # fmt: skip
-    assert found.p_inside(-1, 1) == pytest.approx(max(tests))
-    assert found.p_outside(-1, 1) > 0.5
+    assert Comparison(found, -1, 1).p_for == pytest.approx(max(tests))
+    assert Comparison(found, -1, 1).p_against > 0.5
 
 
 @pytest.mark.parametrize("seeds", [3, 10])

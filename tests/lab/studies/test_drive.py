@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from dynabound.cli import app, studies
-from dynabound.cli.output import terminate
+from dynabound.cli.output import CommandError, terminate
 from dynabound.lab.engines.base import record_failure
 from dynabound.lab.errors import LabError
 from dynabound.lab.report import pages, summary
 from dynabound.lab.report.read import read_study
-from dynabound.lab.spec import SCALES, TASKS
+from dynabound.lab.spec import SCALES
 from dynabound.lab.store import Store
 from dynabound.lab.studies import drive, plan, recipes
 from dynabound.lab.studies import theory as theorems
@@ -25,6 +25,7 @@ from dynabound.lab.studies.cost import estimate_time
 from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, REFERENCES, STUDIES, WORKLOADS, choose
 from dynabound.lab.studies.search import GRIDS, search_lr
+from dynabound.lab.tasks.catalog import TASKS
 from helpers import tiny_studies as cases
 from helpers import worker
 
@@ -272,8 +273,8 @@ def test_a_folder_that_cannot_be_written_is_an_error(locked):
 @pytest.mark.parametrize("name", ["runs", "theory"])
 def test_a_file_instead_of_a_folder_is_an_error(name, tmp_path):
     (tmp_path / name).write_text("")
-    with pytest.raises(LabError, match=f"{name}: cannot be written; give another --out"):
-        drive.check([], tmp_path, None)
+    with pytest.raises(CommandError, match=rf"{name}: cannot be written \(.* is not a folder\); give another --out"):
+        studies._check_folders(tmp_path)
 
 
 @pytest.mark.processes

@@ -13,8 +13,6 @@ from typing import Any
 from dynabound._files import write_whole
 from dynabound.lab.errors import DamagedError, first_line
 
-__all__ = ["checksum_path", "read", "write"]
-
 
 def checksum_path(path: Path) -> Path:
     """Where the SHA-256 of ``path`` is kept."""
@@ -38,17 +36,16 @@ def write(path: Path, state: dict[str, Any], check: bool = False) -> None:
     write_whole(path, contents)
 
 
-def read(path: Path) -> tuple[dict[str, Any], str]:
-    """The state in ``path``, on the CPU, and its digest; DamagedError if a bit has changed, or if it contains code."""
+def read(path: Path) -> dict[str, Any]:
+    """The state in ``path``, on the CPU; DamagedError if a bit has changed, or if it contains code."""
     contents = path.read_bytes()
     try:
         expected = checksum_path(path).read_bytes()
     except FileNotFoundError:
         raise DamagedError("its checksum is missing") from None
-    digest = hashlib.sha256(contents).hexdigest()
-    if digest.encode() != expected.partition(b" ")[0]:
+    if hashlib.sha256(contents).hexdigest().encode() != expected.partition(b" ")[0]:
         raise DamagedError("its checksum does not match")
-    return _decode(contents), digest
+    return _decode(contents)
 
 
 def _decode(contents: bytes) -> dict[str, Any]:

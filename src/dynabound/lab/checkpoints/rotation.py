@@ -17,8 +17,6 @@ from dynabound.lab.errors import DamagedError, StoreError
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
-__all__ = ["Checkpoints", "delete"]
-
 log = logging.getLogger(__name__)
 _KEPT = 2
 
@@ -106,7 +104,7 @@ class Checkpoints:
 
 def _read(path: Path, mesh: DeviceMesh | None) -> dict[str, Any]:
     if path.suffix == ".pt" and mesh is None:
-        return file.read(path)[0]
+        return file.read(path)
     from dynabound.lab.checkpoints import sharded  # takes seconds to import
 
     return sharded.read_file(path, mesh) if path.suffix == ".pt" else sharded.load(path, mesh)

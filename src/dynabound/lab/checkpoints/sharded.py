@@ -6,7 +6,6 @@ what is, and the checksum of every file.
 
 from __future__ import annotations
 
-import hashlib
 import pickle
 import warnings
 from collections.abc import Callable, Iterable
@@ -22,11 +21,10 @@ from torch.distributed.checkpoint.state_dict_saver import save as save_shards
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
+from dynabound._files import digest
 from dynabound.lab.checkpoints import file
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.training import distributed
-
-__all__ = ["STATE", "load", "read_file", "save"]
 
 STATE = "state.pt"
 """The file of what is not sharded."""
@@ -99,18 +97,15 @@ def read_file(
 ) -> dict[str, Any]:
     """The state in a file, read by each process of the mesh; if one of them fails, all raise."""
     state: dict[str, Any] = {}
-    digest, fault = "", None
+    fault = None
     try:
-        state, digest = file.read(path)
+        state = file.read(path)
         verify(state)
     except (OSError, DamagedError) as error:
         fault = str(error)
-    answers = [(digest, fault)] if mesh is None else distributed.gather((digest, fault))
-    for _, fault in answers:
-        if fault:
-            raise DamagedError(fault)
-    if len(set(answers)) > 1:
-        raise LabError(f"{path}: differs between processes; --out must be a folder that they share")
+    for each in [fault] if mesh is None else distributed.gather(fault):
+        if each:
+            raise DamagedError(each)
     return state
 
 
@@ -155,29 +150,21 @@ def _digests(folder: Path) -> dict[str, str]:
                 f"{folder}: process 0 does not see {name}, which another one wrote; "
                 "--out must be a folder that all processes share"
             )
-    mine = {name: _digest(folder / name) for name in seen[0][distributed.rank() :: distributed.world_size()]}
-    return {name: digest for part in distributed.gather(mine) for name, digest in part.items()}
+    mine = {name: digest(folder / name) for name in seen[0][distributed.rank() :: distributed.world_size()]}
+    return {name: found for part in distributed.gather(mine) for name, found in part.items()}
 
 
 def _verify(folder: Path, digests: dict[str, str], mesh: DeviceMesh | None) -> None:
     """Check the files of the shards; with a mesh, this process checks its share of them."""
     first, step = (0, 1) if mesh is None else (distributed.rank(), distributed.world_size())
     for name in sorted(digests)[first::step]:
-        if _digest(folder / name) != digests[name]:
+        if digest(folder / name) != digests[name]:
             raise DamagedError(f"the checksum of {name} does not match")
     with (folder / _INDEX).open("rb") as index:
         try:
             _Index(index).load()
         except (pickle.UnpicklingError, EOFError) as error:
             raise DamagedError(f"its index cannot be read ({error})") from None
-
-
-def _digest(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as opened:
-        while piece := opened.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 class _Index(pickle.Unpickler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
 import os
@@ -15,15 +14,11 @@ from typing import Any, Protocol
 import torch
 
 from dynabound._files import write_whole
-from dynabound.lab.errors import LabError
+from dynabound.lab.errors import LabError, LockedError
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import LockedError, Store
+from dynabound.lab.store import Store
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.train import Progress
-
-__all__ = ["MAX_CRASHES", "PROGRESS_INTERVAL", "SHUTDOWN_TIMEOUT", "CrashedError", "Engine", "Event", "cores",
-           "format_error", "handle_crash", "limit_threads", "process_context", "record_failure", "run_with_events",
-           "safe_path", "threads"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 PROGRESS_INTERVAL = 0.2
@@ -107,20 +102,6 @@ def process_context() -> Any:
     # Imports take longer than many runs: torch's compiler (the first optimizer imports it) and the embedded data too.
     context.set_forkserver_preload([__name__, "torch._dynamo", "sklearn.datasets"])
     return context
-
-
-@contextlib.contextmanager
-def safe_path() -> Iterator[None]:
-    """Keep Python processes that are started here from importing files of the working directory (Python ≥ 3.11)."""
-    before = os.environ.get("PYTHONSAFEPATH")
-    os.environ["PYTHONSAFEPATH"] = "1"
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONSAFEPATH"]
-        else:
-            os.environ["PYTHONSAFEPATH"] = before
 
 
 def run_with_events(

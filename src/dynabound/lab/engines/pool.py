@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,8 +24,6 @@ from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
 from dynabound.lab.train import Progress, train
 from dynabound.lab.training import distributed
-
-__all__ = ["LocalEngine", "Pool", "assign_device", "run_tasks", "train_on_ranks"]
 
 _REPORT_TIMEOUT = 5.0  # seconds for the other ranks to report what happened to them after one has failed
 
@@ -121,8 +119,7 @@ class Pool:
         slot = min(set(range(self.jobs)) - {slot for _, slot, _ in self._running.values()})
         ours, theirs = context.Pipe()
         process = context.Process(target=_call, args=(Parent(slot, theirs), function), daemon=True)
-        with base.safe_path():
-            process.start()
+        process.start()
         theirs.close()  # otherwise the connection would stay open after the process has ended
         self._running[ours] = key, slot, process
         return Message(key, "started")
@@ -166,7 +163,6 @@ class LocalEngine:
         self._pool.__exit__(*exception)
 
     def submit(self, specs: Iterable[RunSpec], store: Store) -> None:
-        """See :meth:`Engine.submit <dynabound.lab.engines.base.Engine.submit>`."""
         for spec in specs:
             self._submit(_Job(spec, store))
 
@@ -174,7 +170,6 @@ class LocalEngine:
         self._pool.submit(job, partial(_run, job.spec, job.store, self._options), first=bool(job.crashes))
 
     def events(self) -> Iterator[base.Event]:
-        """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._pool.busy:
             for message in self._pool.receive():
                 yield self._event(message)
@@ -217,22 +212,19 @@ def run_tasks(
 ) -> None:
     """Call all tasks, which store their own results, in ``jobs`` processes; ``progress`` gets the number completed.
 
-    LabError if a task fails, or if its process dies ``MAX_CRASHES`` times.
+    LabError if a task fails, or if its process dies.
     """
-    crashes, done = Counter[int](), 0
+    done = 0
     with Pool(jobs) as pool:
-        for key, task in enumerate(tasks):
-            pool.submit(key, partial(_call_task, task))
+        for task in tasks:
+            pool.submit(task, partial(_call_task, task))
         while pool.busy:
             for message in pool.receive():
                 if message.kind == "raised":
                     # The last line of a traceback is the error.
                     raise LabError(str(message.value).strip().rpartition("\n")[-1])
                 if message.kind == "died":
-                    crashes[message.key] += 1
-                    if crashes[message.key] == base.MAX_CRASHES:
-                        raise LabError("a process that prepares the study died; run the same command again")
-                    pool.submit(message.key, partial(_call_task, tasks[message.key]))
+                    raise LabError("a process that prepares the study died; run the same command again")
                 if message.kind == "returned":
                     done += 1
                     progress(done)
@@ -257,15 +249,14 @@ def train_on_ranks(
     They find each other as the processes of ``torchrun`` do. CrashedError if one dies; the others are killed.
     """
     reports: list[tuple[float, LabError | str]] = []
-    stopping, deadline = False, float("inf")
+    deadline = float("inf")
     with tempfile.TemporaryDirectory(prefix="dynabound-") as folder, Pool(ranks) as pool:
         for rank in range(ranks):
             variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks,
                          distributed.RENDEZVOUS_FILE: f"{folder}/rendezvous"}  # fmt: skip
             pool.submit(rank, partial(_run_rank, variables, threads, spec, store, options))
         while pool.busy and time.monotonic() < deadline:
-            if not stopping and stop():
-                stopping = True
+            if stop():
                 pool.stop()
             for message in pool.receive(base.PROGRESS_INTERVAL):
                 if message.kind == "died" and not reports:

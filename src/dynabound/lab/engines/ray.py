@@ -13,15 +13,14 @@ import importlib
 import itertools
 import logging
 import os
-import shutil
 import signal
 import socket
 import sysconfig
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +30,14 @@ from typing_extensions import Self
 import dynabound
 from dynabound._extras import missing
 from dynabound._files import write_whole
+from dynabound.lab.checkpoints.rotation import delete
 from dynabound.lab.engines import base
 from dynabound.lab.engines.pool import train_on_ranks
-from dynabound.lab.errors import LabError, first_line
+from dynabound.lab.errors import LabError, StoreError, first_line
 from dynabound.lab.spec import RunSpec
-from dynabound.lab.store import ENDED, Store, StoreError
+from dynabound.lab.store import ENDED, Store
 from dynabound.lab.tasks.download import ensure_downloaded
 from dynabound.lab.train import Progress, train
-
-__all__ = ["RayEngine", "check_reachable", "connected", "execute", "pack", "unpack"]
 
 log = logging.getLogger(__name__)
 _MAX_LOST_NODES = 10  # more than MAX_CRASHES: a lost node is rarely the fault of the run
@@ -113,7 +111,7 @@ class RayEngine:
 
     @property
     def jobs(self) -> int:
-        """See :attr:`Engine.jobs <dynabound.lab.engines.base.Engine.jobs>`; the runs that fit on the current nodes."""
+        """The runs that fit on the current nodes."""
         return max(1, self._slots())
 
     def _slots(self) -> int:
@@ -132,12 +130,10 @@ class RayEngine:
         log.warning("no node has the %s that a run asks for; waiting until there is one", request)
 
     def submit(self, specs: Iterable[RunSpec], store: Store) -> None:
-        """See :meth:`Engine.submit <dynabound.lab.engines.base.Engine.submit>`."""
         for spec in specs:
             self._start(_Task(spec, store))
 
     def events(self) -> Iterator[base.Event]:
-        """See :meth:`Engine.events <dynabound.lab.engines.base.Engine.events>`."""
         while self._tasks:
             yield from self._poll(stopping=False)
 
@@ -304,8 +300,7 @@ def _own_sigterm() -> Iterator[None]:
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():  # only there can a handler be set
-            signal.signal(signal.SIGTERM, handler)
+        signal.signal(signal.SIGTERM, handler)
 
 
 def check_reachable(address: str) -> None:
@@ -350,7 +345,7 @@ def unpack(files: dict[str, bytes], folder: Path) -> None:
     new = {Path(name).parts[0] for name in files if name.startswith("checkpoint-")}
     for path in folder.glob("checkpoint-*") if new else ():
         if path.name not in new:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            delete(path)
 
 
 def execute(
@@ -369,22 +364,19 @@ def execute(
         run = store.run(spec)
         if files and not shared:
             unpack(ray.get(files[0]), run.folder)
-        event = base.run_with_events(spec, store, sender.send, sender.stop, _trainer(**options))
+        event = base.run_with_events(spec, store, sender.send, sender.stop, partial(_train, **options))
         sender.flush()
         if shared:
             return event.state, event.error, {}, {}
         return event.state, event.error, (run.environment() or [{}])[-1], pack(run.folder)
 
 
-def _trainer(*, ranks: int, threads: int, data_dir: str | None, device: str) -> Callable[..., str]:
-    def trainer(spec: RunSpec, store: Store, **callbacks: Any) -> str:
-        ensure_downloaded(spec.task, data_dir)
-        options = {"data_dir": data_dir, "device": device, **callbacks}
-        if ranks > 1:
-            return train_on_ranks(spec, store, ranks=ranks, threads=threads, **options)
-        return train(spec, store, **options).state
-
-    return trainer
+def _train(spec: RunSpec, store: Store, *, ranks: int, threads: int, data_dir: str | None, **options: Any) -> str:
+    """Train a run on this node; return its state."""
+    ensure_downloaded(spec.task, data_dir)
+    if ranks > 1:
+        return train_on_ranks(spec, store, ranks=ranks, threads=threads, data_dir=data_dir, **options)
+    return train(spec, store, data_dir=data_dir, **options).state
 
 
 class _Sender:

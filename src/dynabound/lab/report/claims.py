@@ -23,9 +23,6 @@ from dynabound.lab.report.statistics import ALPHA, Claim, judge, mean
 from dynabound.lab.studies.recipes import DEFAULTS, PEERS, REFERENCE, REFERENCES, SAME_RATES
 from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["COUNT", "OURS", "STARTS", "best_searched", "judge_study", "method", "ranks", "ranks_by_method",
-           "same_start"]  # fmt: skip
-
 _NEAR = 99.0
 """Percent of training accuracy that counts as "approaching 100 %"."""
 STARTS = "after one epoch AdaBound is nearer to Adam with the same α than to SGDM"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from dynabound import _drawing
-from dynabound._drawing import BLACK, BLUE, GREEN, GREY, VERMILION
+from dynabound._drawing import BLACK, BLUE, GREEN, GREY, VERMILION, label_axes
 from dynabound._extras import need
 from dynabound.lab.report.claims import OURS, method
 from dynabound.lab.report.read import Panels, RateEvolution, SampledRates
@@ -21,12 +21,6 @@ from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED, Verdict
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-__all__ = [
-    "Band", "CostFigure", "CostPanel", "CurvesFigure", "Dot", "DotsFigure", "EvolutionFigure",
-    "HeatmapsFigure", "Panel", "Point", "RanksFigure", "ReportFigure", "StoredFigure",
-    "side_by_side",
-]  # fmt: skip
 
 VERSION = 13
 """Raise this when a drawing changes, so that old files are drawn again."""
@@ -69,7 +63,6 @@ class StoredFigure(ReportFigure):
     path: Path
 
     def svg(self, folder: Path) -> bytes:
-        """Its SVG."""
         return self.path.read_bytes()
 
 
@@ -93,12 +86,6 @@ class Panel:
 
     name: str
     curves: tuple[Band, ...]
-
-
-def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
-    axes.set(title=title, xlabel=x, ylabel=y)
-    axes.grid(alpha=0.25)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def line_style(label: str, place: int) -> dict[str, Any]:
@@ -200,7 +187,6 @@ class HeatmapsFigure(ReportFigure):
     methods: dict[str, SampledRates]
 
     def draw(self) -> Figure:
-        """Draw the methods side by side, with one colour scale."""
         headed = {f"{name}, step {rates.step:,}": {**rates.kernels, **{bias: [row] for bias, row in rates.bias.items()}}
                   for name, rates in self.methods.items()}  # fmt: skip
         return draw.heatmaps(headed, self.title)
@@ -214,11 +200,9 @@ class EvolutionFigure(ReportFigure):
     rates: RateEvolution
 
     def data(self) -> dict[str, Any]:
-        """What is drawn, for JSON."""
         return {"kind": self.kind, "name": self.name, "title": self.title, **asdict(self.rates)}
 
     def draw(self) -> Figure:
-        """Draw a panel per layer."""
         shared = {"lower": self.rates.lower, "upper": self.rates.upper}
         panels = {name: {**layer, **shared} for name, layer in self.rates.layers.items()}
         epochs = range(1, len(self.rates.lower) + 1)

@@ -13,9 +13,6 @@ from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.tasks.catalog import TASKS
 from dynabound.theory.verdict import REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["BEST", "EARLY_TEST", "EARLY_TRAIN", "FIRST", "LAST", "LAST_TRAIN", "ROUGHNESS", "SAME", "Group",
-           "RunMeasure", "error_of_one"]  # fmt: skip
-
 SAME, SAME_TEXT, _SAME_MNIST = 2.0, 5.0, 1.0
 """Up to this difference, results are "almost the same": points of accuracy, percent of perplexity, and points on the
 perceptron of Figure 2, where the paper speaks of smaller differences."""

@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,9 @@ from typing import Any
 from dynabound._extras import need
 from dynabound._files import write_whole
 from dynabound._version import __version__
-from dynabound.lab.errors import LabError
-from dynabound.lab.ledger import Entry, Ledger
 from dynabound.lab.report.summary import VERDICTS, Report, StudyReport
+from dynabound.lab.studies.plan import StoredRun
 from dynabound.lab.studies.recipes import choose
-
-__all__ = ["as_dict", "render_html", "render_markdown", "write_html", "write_markdown"]
 
 _SCALES = {
     "demo": "demo scale: scikit-learn's 8×8 digits replace MNIST and CIFAR-10, and the text of Python's language "
@@ -68,15 +65,12 @@ def write_html(report: Report, out: Path) -> Path:
     facts = [{"question": fact.question, "lines": fact.lines} for fact in report.facts]
     plain = {"scale": scale, "out": str(out), "facts": facts, "environment": report.environment,
              "studies": [as_dict(study) for study in report.studies]}  # fmt: skip
-    try:
-        drawn = [figure for study in report.studies for figure in study.figures]
-        drawn += [fact.figure for fact in report.facts]
-        pictures = {figure.name: figure.svg(folder / "figures") for figure in drawn}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(path, render_html(report, out, pictures).encode())
-        write_whole(folder / "report.json", (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
-    except OSError as error:
-        raise LabError(f"{error.filename or out}: cannot be written ({error.strerror}); give another --out") from None
+    drawn = [figure for study in report.studies for figure in study.figures]
+    drawn += [fact.figure for fact in report.facts]
+    pictures = {figure.name: figure.svg(folder / "figures") for figure in drawn}
+    folder.mkdir(parents=True, exist_ok=True)
+    write_whole(path, render_html(report, out, pictures).encode())
+    write_whole(folder / "report.json", (json.dumps(plain, indent=1, ensure_ascii=False) + "\n").encode())
     return path
 
 
@@ -103,48 +97,47 @@ def render_html(report: Report, out: Path, pictures: Mapping[str, bytes]) -> str
     return page
 
 
-def write_markdown(report: Report, ledger: Ledger, path: Path) -> int:
-    """Write the page, NAME-appendix.md, and the figures into ``figures`` beside them; return the number of figures."""
+def write_markdown(report: Report, runs: Sequence[StoredRun], ledger: str, path: Path) -> int:
+    """Write the page, NAME-appendix.md, and the figures into ``figures`` beside them; return the number of figures.
+
+    ``runs`` are all of the folder ``ledger``.
+    """
     appendix = path.with_name(f"{path.stem}-appendix{path.suffix}")
     folder = path.parent / "figures"
-    pages = render_markdown(report, ledger, path.stem)
+    pages = render_markdown(report, runs, ledger, path.stem)
     figures = {f"{path.stem}-{study.scale}-{figure.name}": figure
                for study in report.studies for figure in study.figures}  # fmt: skip
     if report.forest:
         figures[f"{path.stem}-{report.forest.name}"] = report.forest
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, figure in figures.items():
-            write_whole(folder / f"{name}.png", figure.png(), durable=False)
-        for file, text in zip((path, appendix), pages, strict=True):
-            write_whole(file, text.encode())
-    except OSError as error:
-        raise LabError(f"{error.filename or path}: cannot be written ({error.strerror}); give another FILE") from None
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, figure in figures.items():
+        write_whole(folder / f"{name}.png", figure.png(), durable=False)
+    for file, text in zip((path, appendix), pages, strict=True):
+        write_whole(file, text.encode())
     return len(figures)
 
 
-def render_markdown(report: Report, ledger: Ledger, stem: str) -> tuple[str, str]:
+def render_markdown(report: Report, runs: Sequence[StoredRun], ledger: str, stem: str) -> tuple[str, str]:
     """The page and its appendix."""
-    entries = list(ledger.entries().values())
-    sessions = [session for entry in entries for session in entry.environment]
+    sessions = [session for run in runs for session in run.environment]
     data = {session.get("data") for session in sessions}
-    states = [f"{sum(entry.state == state for entry in entries)} {state}" for state in ("finished", "diverged")]
+    states = [f"{sum(run.state == state for run in runs)} {state}" for state in ("finished", "diverged")]
     template = _environment(escape_html=False).get_template("page.md.j2")
     known: dict[str, Any] = dict(
         report=report,
-        ledger=ledger.root.name,
+        ledger=ledger,
         stem=stem,
-        runs=f"{len(entries)} runs in `{ledger.root.name}/` ({', '.join(states)}",
-        hours=sum(line["seconds"] for entry in entries for line in entry.metrics) / 3600,
-        machines=sorted({_machine(entry) for entry in entries}),
+        runs=f"{len(runs)} runs in `{ledger}/` ({', '.join(states)}",
+        hours=sum(line["seconds"] for run in runs for line in run.metrics) / 3600,
+        machines=sorted({_machine(run) for run in runs}),
         notes=[note for fingerprint, note in _COPIES.items() if fingerprint in data],
         captions=_CAPTIONS,
     )
     return template.render(appendix=False, **known), template.render(appendix=True, **known)
 
 
-def _machine(entry: Entry) -> str:
-    last = entry.environment[-1]
+def _machine(run: StoredRun) -> str:
+    last = run.environment[-1]
     return f"{last.get('cpu', 'a CPU that was not recorded')}, {last.get('platform')}, torch {last.get('torch')}"
 
 

@@ -20,14 +20,11 @@ from dynabound.lab.studies.search import Search, runs_to
 from dynabound.lab.studies.workloads import FIXED
 from dynabound.lab.tasks import optimizers
 from dynabound.lens import effective_lr
+from dynabound.lens.draw import choose_kernels
 from dynabound.tuning import Suggestion
-
-__all__ = ["Authors", "Curve", "Panels", "RateEvolution", "SampledRates", "StudyRuns", "read_authors",
-           "read_study"]  # fmt: skip
 
 log = logging.getLogger(__name__)
 _EXTREMES = (1e-2, 1e3)
-_KERNELS = 9
 _BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 
 
@@ -196,13 +193,11 @@ def _sample(spec: RunSpec, state: dict[str, Any]) -> SampledRates:
     )
     optimizer.load_state_dict(state["optimizer"])
     rates = {name: effective_lr(optimizer, param).double() for name, param in params.items()}
-    kernels = [name for name, value in rates.items() if value.shape[2:] == (3, 3)]
-    chosen = [kernels[round(i * (len(kernels) - 1) / (_KERNELS - 1))] for i in range(_KERNELS)]
-    bias = [name for name in rates if name.endswith("bias")][-1]
+    *kernels, bias = choose_kernels({name: value.shape for name, value in rates.items()})
     flat = torch.cat([value.flatten() for value in rates.values()])
     return SampledRates(
         step=state["step"],
-        kernels={name: rates[name][0, 0].tolist() for name in chosen},
+        kernels={name: rates[name][0, 0].tolist() for name in kernels},
         bias={bias: rates[bias][:10].tolist()},
         min=flat.min().item(),
         max=flat.max().item(),

@@ -15,9 +15,6 @@ from operator import attrgetter
 
 from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["ALPHA", "Claim", "Comparison", "Estimate", "Level", "contrast", "finite", "holm", "judge", "mean",
-           "std"]  # fmt: skip
-
 ALPHA = 0.05
 """The probability of a false decision in one direction, for or against claims, anywhere in a study. In both directions
 together it is 5.6 to 7.2 % in simulations."""
@@ -70,14 +67,6 @@ class Estimate:
     def p_below(self, bound: float) -> float:
         """The one-sided p value of "the true value is below ``bound``"."""
         return replace(self, value=-self.value).p_above(-bound)
-
-    def p_inside(self, low: float, high: float) -> float:
-        """Of "the true value lies between ``low`` and ``high``": two one-sided tests, if both are finite."""
-        return max(self.p_above(low), self.p_below(high))
-
-    def p_outside(self, low: float, high: float) -> float:
-        """Of "the true value lies below ``low`` or above ``high``"."""
-        return min(self.p_below(low), self.p_above(high))
 
     def margin(self, alpha: float) -> float:
         """Half the width of the interval of confidence 1 − 2·``alpha``, which matches one-sided tests at ``alpha``."""
@@ -186,13 +175,13 @@ class Comparison:
 
     @property
     def p_for(self) -> float:
-        """The p value of "the claim is true"."""
-        return self.estimate.p_inside(self.low, self.high)
+        """The p value of "the claim is true": two one-sided tests, if both limits are finite."""
+        return max(self.estimate.p_above(self.low), self.estimate.p_below(self.high))
 
     @property
     def p_against(self) -> float:
         """The p value of "the claim is false"."""
-        return self.estimate.p_outside(self.low, self.high)
+        return min(self.estimate.p_below(self.low), self.estimate.p_above(self.high))
 
 
 @dataclass(frozen=True)
@@ -217,7 +206,6 @@ class Claim:
 
     @property
     def p_against(self) -> float:
-        """See the class."""
         p_values = [each.p_against for each in self.comparisons]
         return max(p_values) if self.joint else min(1.0, len(p_values) * min(p_values))
 

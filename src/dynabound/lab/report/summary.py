@@ -29,8 +29,6 @@ from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.recipes import DEFAULTS, REFERENCE, SAME_RATES, Study
 from dynabound.theory.verdict import NOT_TESTABLE, REFUTED, SUPPORTED, UNDECIDED, Verdict
 
-__all__ = ["VERDICTS", "Fact", "Report", "StudyReport", "build"]
-
 VERDICTS = (SUPPORTED, REFUTED, UNDECIDED, NOT_TESTABLE)
 COMPARED = ("mnist", "cifar10", "ptb")
 """The studies that compare AdaBound with Adam and SGD."""

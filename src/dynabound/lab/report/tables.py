@@ -18,9 +18,6 @@ from dynabound.lab.tasks.catalog import TASKS
 from dynabound.lab.tasks.optimizers import BOUNDED
 from dynabound.theory.verdict import Verdict
 
-__all__ = ["Failure", "MethodRow", "MethodTable", "Pair", "data_name", "failures", "method_table", "pairs",
-           "run_states", "settings", "tuned_settings"]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class MethodRow:

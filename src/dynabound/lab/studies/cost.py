@@ -36,9 +36,6 @@ from dynabound.lab.tasks.models import LanguageModel
 from dynabound.lab.training.batches import make_batches
 from dynabound.lab.training.loop import Training
 
-__all__ = ["GPU_FLOPS", "STEP_SECONDS", "Profile", "chains", "estimate", "estimate_time", "gpu_seconds", "profile",
-           "schedule", "size", "synthetic_loss"]  # fmt: skip
-
 GPU_FLOPS = 10e12
 """Operations per second that a data-centre GPU is assumed to sustain on these networks."""
 STEP_SECONDS = 1e-3

@@ -1,8 +1,7 @@
-"""Check that a study can be run, then run it to the end."""
+"""Check that a study has its data, then run it to the end."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -13,8 +12,6 @@ from dynabound.lab.store import ENDED, Store
 from dynabound.lab.studies.plan import StoredRuns
 from dynabound.lab.studies.search import Loss
 from dynabound.lab.tasks import catalog, datasets
-
-__all__ = ["check", "complete"]
 
 
 def complete(
@@ -55,8 +52,8 @@ def complete(
                     submit_more()
 
 
-def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> None:
-    """Raise LabError, before anything is run, if a folder cannot be written or a data set is missing."""
+def check_data(specs: Iterable[RunSpec], data_dir: str | Path | None) -> None:
+    """Raise LabError, before anything is run, if a data set is missing."""
     missing = [
         task
         for task in dict.fromkeys(spec.task for spec in specs)
@@ -68,6 +65,3 @@ def check(specs: Iterable[RunSpec], out: Path, data_dir: str | Path | None) -> N
             f"{', '.join(missing)}: not found; run: dynabound data fetch {names}, or give --data-dir DIR, "
             "or use --scale demo"
         )
-    for folder in (out, out / "runs", out / "suggestions", out / "theory"):
-        if folder.exists() and not (folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)):
-            raise LabError(f"{folder}: cannot be written; give another --out, or make it a writable folder")

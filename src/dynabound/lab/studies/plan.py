@@ -17,8 +17,6 @@ from dynabound.lab.studies.suggestions import PendingSpec
 from dynabound.lab.studies.workloads import SHORTENED
 from dynabound.tuning import Suggestion
 
-__all__ = ["Planned", "StoredRun", "StoredRuns", "plan", "resolve_rows", "tuning", "wanted"]
-
 
 @dataclass(frozen=True)
 class StoredRun:

@@ -14,18 +14,6 @@ from typing import Any, TypeAlias
 
 from dynabound.lab.spec import RunSpec
 
-__all__ = [
-    "GRIDS",
-    "HALF_DECADE_GRIDS",
-    "STEP_SIZE_GRIDS",
-    "TUNE_GRIDS",
-    "Grid",
-    "Loss",
-    "Search",
-    "runs_to",
-    "search_lr",
-]
-
 Loss: TypeAlias = Callable[[RunSpec], "float | None"]
 """A run's final training loss; infinity if it diverged or failed, None if it has not ended."""
 

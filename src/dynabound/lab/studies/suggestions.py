@@ -29,9 +29,6 @@ from dynabound.lab.training import distributed
 from dynabound.lab.training.loop import Training, random_states_kept
 from dynabound.tuning import SuggestError, Suggestion, suggest
 
-__all__ = ["PendingSpec", "apply", "compute", "missing", "needed", "read", "suggest_rates", "with_rates",
-           "write"]  # fmt: skip
-
 _FOUND = ("final_lr", "gamma")
 _OPTIONS = ("betas", "eps", "decoupled_weight_decay")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Any
 
-from dynabound._files import write_whole
+from dynabound._files import digest, write_whole
 from dynabound.lab.errors import DamagedError, LabError
 from dynabound.lab.store import parse_json
-
-__all__ = ["NAMES", "compute", "missing", "read"]
 
 NAMES = ("theorem-1", "theorem-2", "theorem-3", "regret", "counterexample", "guarantees", "slow-bounds")
 
@@ -27,7 +24,7 @@ def compute(name: str, folder: Path) -> None:
     demo = DEMONSTRATIONS[name]()
     try:
         write(demo, folder)
-        sums = [f"{_digest(folder / file)}  {file}\n" for file in _files(name)]
+        sums = [f"{digest(folder / file)}  {file}\n" for file in _files(name)]
         write_whole(folder / f"{name}.sha256", "".join(sums).encode())
     except OSError as error:
         where = error.filename or folder
@@ -37,7 +34,7 @@ def compute(name: str, folder: Path) -> None:
 def read(folder: Path, name: str) -> dict[str, Any] | None:
     """The results of a demonstration; None if it is incomplete, or its files are damaged."""
     try:
-        digests = [_digest(folder / file) for file in _files(name)]
+        digests = [digest(folder / file) for file in _files(name)]
         found: dict[str, Any] = parse_json((folder / f"{name}.json").read_bytes(), dict)
         known = (folder / f"{name}.sha256").read_text(errors="replace").split()[::2]
     except (OSError, DamagedError):
@@ -47,7 +44,3 @@ def read(folder: Path, name: str) -> dict[str, Any] | None:
 
 def _files(name: str) -> list[str]:
     return [f"{name}.json", f"{name}.svg"]
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

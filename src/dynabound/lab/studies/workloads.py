@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-__all__ = ["BETAS_TUNED", "FIRST_SEED", "FIXED", "GAMMA_SCALE", "SEEDS", "SHORTENED", "TUNED", "WORKLOADS"]
-
 _RESNET = dict(model="resnet34", weight_decay=5e-4)
 _DENSENET = dict(model="densenet121", weight_decay=5e-4)
 # Full batches only: a last batch of two images would add noise.

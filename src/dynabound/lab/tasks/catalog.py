@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["EMBEDDED", "SOURCES", "TASKS", "Source", "Task", "folder_of"]
-
 
 @dataclass(frozen=True)
 class Source:

@@ -10,7 +10,6 @@ The others are searched for in ``data_dir`` (or the variable DYNABOUND_DATA), th
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import os
@@ -27,13 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dynabound._extras import missing
+from dynabound._extras import need
 from dynabound.lab.errors import LabError
 from dynabound.lab.tasks.catalog import SOURCES, TASKS, folder_of
-
-__all__ = [
-    "CIFAR_FOLDER", "Data", "DataError", "Images", "Text", "data_home", "fingerprint", "load", "locate", "search_path"
-]  # fmt: skip
 
 CIFAR_FOLDER = "cifar-10-batches-bin"
 """The folder in CIFAR-10's archive."""
@@ -107,9 +102,7 @@ def data_home(data_dir: str | Path | None = None) -> Path:
 
 def search_path(name: str, data_dir: str | Path | None = None) -> list[Path]:
     """The folders in which a data set is searched for, in this order."""
-    homes = {data_home(data_dir): None}
-    with contextlib.suppress(DataError):  # without a home folder there is no cache to look in
-        homes[data_home()] = None
+    homes = dict.fromkeys([data_home(data_dir), data_home()])
     inner = [folder_of(name), "."]
     if SOURCES[name].kind == "cifar":
         inner = [f"{inner[0]}/{CIFAR_FOLDER}", CIFAR_FOLDER, "."]
@@ -217,11 +210,7 @@ def _number(streams: list[list[str]], vocabulary: Iterable[str]) -> Text:
 
 
 def _digits(test_images: int) -> Images:
-    try:
-        from sklearn.datasets import load_digits
-    except ModuleNotFoundError as error:
-        raise DataError(f"digits: {missing(error, 'lab')}") from None
-    bunch = load_digits()
+    bunch = need("sklearn.datasets", "lab").load_digits()
     images = torch.from_numpy(bunch.images).to(torch.uint8).unsqueeze(1)
     labels = torch.from_numpy(bunch.target).long()
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))

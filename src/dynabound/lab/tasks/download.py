@@ -7,11 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from dynabound._extras import need
 from dynabound._files import write_whole
 from dynabound.lab.tasks.catalog import SOURCES, folder_of
 from dynabound.lab.tasks.datasets import CIFAR_FOLDER, DataError, data_home, search_path
-
-__all__ = ["check_source", "download", "ensure_downloaded"]
 
 
 def ensure_downloaded(name: str, data_dir: str | Path | None = None) -> None:
@@ -65,11 +64,7 @@ def download(name: str, data_dir: str | Path | None = None, progress: Callable[[
 
 
 def _download(name: str, file: str, digest: str, folder: Path, progress: Callable[[str], Any] | None) -> Path:
-    try:
-        import pooch
-        import requests
-    except ModuleNotFoundError as error:
-        raise DataError(f"{name}: {error.name} is missing: pip install 'dynabound[lab]'") from None
+    pooch, requests = need("pooch", "lab"), need("requests", "lab")
     pooch.get_logger().setLevel("ERROR")
     failures = []
     for mirror in SOURCES[name].mirrors:

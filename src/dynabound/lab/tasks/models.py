@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from dynabound.lab.tasks.datasets import Data, Text
 
-__all__ = ["MODELS", "Carry", "DenseNet121", "LanguageModel", "Perceptron", "ResNet10", "ResNet34", "build"]
-
 Carry: TypeAlias = "tuple[Tensor, Tensor]"
 """An LSTM's hidden and cell state, of shape layers × batch × hidden."""
 

@@ -17,9 +17,6 @@ from dynabound._checks import did_you_mean
 from dynabound.lab.errors import LabError
 from dynabound.optim import AdaBound, AMSBound
 
-__all__ = ["BOUNDED", "OPTIMIZERS", "OptimizerError", "build", "canonical", "check", "default_lr",
-           "default_weight_decay", "set_mode"]  # fmt: skip
-
 
 class OptimizerError(LabError, ValueError):
     """An optimizer's name or option is wrong."""

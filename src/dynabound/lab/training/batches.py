@@ -17,8 +17,6 @@ from dynabound.lab.errors import LabError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.tasks.datasets import Data, Images, Text
 
-__all__ = ["Batch", "ImageBatches", "TextBatches", "crop_and_flip", "derive_seed", "make_batches", "redistribute"]
-
 _PAD = 1 / 8
 """Black pixels around an image before it is cropped, as a share of its height: 4 of 32."""
 _EVAL_IMAGES = 500

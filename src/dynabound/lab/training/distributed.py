@@ -15,11 +15,6 @@ from torch import Tensor, nn
 
 from dynabound.lab.errors import LabError, first_line
 
-__all__ = [
-    "RENDEZVOUS_FILE", "all_reduce_sum", "any_rank", "broadcast", "broadcast_buffers", "gather", "joined",
-    "local_device", "rank", "world_size",
-]  # fmt: skip
-
 RENDEZVOUS_FILE = "DYNABOUND_RENDEZVOUS_FILE"
 """The environment variable with the file through which the processes of one machine find each other."""
 

@@ -14,8 +14,6 @@ from torch.optim import Optimizer
 from dynabound._dtensor import shard_like
 from dynabound.lab.training import distributed
 
-__all__ = ["shard", "shard_states"]
-
 
 def shard(model: nn.Module, device: torch.device) -> DeviceMesh:
     """Shard every parameter among the processes, block by block: one block is gathered at a time."""

@@ -21,11 +21,10 @@ from dynabound.lab.training import distributed
 from dynabound.lab.training.batches import Batch, derive_seed, make_batches, redistribute
 from dynabound.optim import AdaBound
 from dynabound.optim._scalars import current_bounds
+from dynabound.tuning.snapshot import device_index, seed
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
-
-__all__ = ["DivergedError", "Training", "random_states_kept"]
 
 # A GPU should not wait for Python to read a loss at every step, nor ranks for each other.
 _READ_EVERY = 16
@@ -44,7 +43,7 @@ class Training:
 
     def __init__(self, spec: RunSpec, data: Data, device: torch.device, fsdp: bool = False) -> None:
         self.spec, self.device = spec, device
-        _seed(device, spec.seed)
+        seed(spec.seed, [device])
         self.model = models.build(spec.model, spec.to_dict(), data)
         self.mesh: DeviceMesh | None = None
         if fsdp:
@@ -61,7 +60,7 @@ class Training:
         if distributed.world_size() > 1 and not fsdp:
             self._forward = DistributedDataParallel(self.model)
         if distributed.world_size() > 1:
-            _seed(device, spec.seed + distributed.rank())  # different dropout on each rank
+            seed(spec.seed + distributed.rank(), [device])  # different dropout on each rank
         alone = device.type == "cpu" and distributed.world_size() == 1
         self._read_every = 1 if alone else _READ_EVERY
         # A CPU convolves 1.2 to 1.5 times as fast if channels are adjacent in memory; DDP's buffers expect otherwise.
@@ -223,7 +222,7 @@ class Training:
         if len(parts) == distributed.world_size():
             _set_random_states(self.device, parts[distributed.rank()]["random"])
         else:  # the dropout of a different number of ranks cannot be continued
-            _seed(self.device, derive_seed(self.spec.seed, distributed.rank(), self.step))
+            seed(derive_seed(self.spec.seed, distributed.rank(), self.step), [self.device])
 
 
 _POSITION = ("epoch", "index", "step", "seconds", "sums", "metrics")
@@ -249,18 +248,10 @@ def random_states_kept(device: torch.device) -> Iterator[None]:
         _set_random_states(device, states)
 
 
-def _seed(device: torch.device, number: int) -> None:
-    """Seed the CPU and ``device``; ``torch.manual_seed`` would seed all accelerators, and nobody puts those back."""
-    torch.default_generator.manual_seed(number)
-    if device.type != "cpu":
-        state = torch.Generator(device).manual_seed(number).get_state()
-        torch.get_device_module(device).set_rng_state(state, *_index(device))
-
-
 def _random_states(device: torch.device) -> list[Tensor]:
     states = [torch.get_rng_state()]
     if device.type != "cpu":
-        states.append(torch.get_device_module(device).get_rng_state(*_index(device)))
+        states.append(torch.get_device_module(device).get_rng_state(*device_index(device)))
     return states
 
 
@@ -268,12 +259,7 @@ def _set_random_states(device: torch.device, states: list[Tensor]) -> None:
     torch.set_rng_state(states[0])
     # The run may have started on a CPU, or on an accelerator whose states are of another size.
     if device.type != "cpu" and len(states) > 1 and states[1].shape == _random_states(device)[1].shape:
-        torch.get_device_module(device).set_rng_state(states[1], *_index(device))
-
-
-def _index(device: torch.device) -> tuple[torch.device, ...]:
-    """Without it cuda:1 would use the state of the current device; mps has one device and takes no argument."""
-    return () if device.type == "mps" else (device,)
+        torch.get_device_module(device).set_rng_state(states[1], *device_index(device))
 
 
 def _bounds(optimizer: torch.optim.Optimizer, step: int) -> dict[str, float | None]:
