@@ -173,7 +173,7 @@ _METHODS = {
 _SIX = ("SGDM", "AdaGrad", "Adam", "AMSGrad", "AdaBound", "AMSBound")
 _FOUR = ("SGD", "Adam", "AdaBound", "AMSBound")
 # Where AdaBound's and AMSBound's learning rates can come from, by label.
-_VARIANTS: dict[str, dict[str, bool]] = {
+_VARIANTS: dict[str, dict[str, Any]] = {
     "{}, defaults": {}, "{}": dict(suggest=True), "{}, SGDM's rate": dict(from_sgd=True)
 }  # fmt: skip
 _STEP_SIZES = (1.0, 0.1, 0.03, 0.01, 0.003, 0.001)
