@@ -404,15 +404,13 @@ def _tuning(scale: str, panels: Panels, steps: StudyRuns | None) -> Fact | None:
         found = _compare(plain, label, dict.fromkeys(plain, "AdaBound"), margin=True)
         subject = "AdaBound at the paper's defaults − with suggested learning rates, not worse by more than the margin"
         lines.append(_count(subject, [*found.values()]))
-    lines += _sensitivity(steps)
+    lines += _sensitivity(steps) if steps else ()
     dots = tuple(drawings.Dot.of(each, f"{name}\n(best: {best[name]})", "AdaBound") for name, each in verdicts.items())
     figure = drawings.DotsFigure("question-tuning", f"AdaBound {how} − the best searched method", dots, _DIFFERENCE)
     return Fact(scale, "Do I have to tune it?", tuple(lines), figure)
 
 
-def _sensitivity(steps: StudyRuns | None) -> Iterator[str]:
-    if not steps:
-        return
+def _sensitivity(steps: StudyRuns) -> Iterator[str]:
     finals = {name: [mean(curve.final()) for curve in steps.panels[name].values() if curve.final()]
               for name in ("AdaBound", "SGDM")}  # fmt: skip
     if all(finals.values()):
