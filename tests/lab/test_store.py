@@ -144,6 +144,20 @@ def test_the_lock_of_a_dead_process_is_released(tmp_path):
     assert train(SPEC, Store(tmp_path)).state == "finished"
 
 
+def test_a_lock_that_was_removed_while_we_waited_is_not_a_lock(tmp_path, monkeypatch):
+    """Somebody else could hold the lock of the folder that has replaced it."""
+    run, acquire = Store(tmp_path).run(SPEC), lock._acquire
+
+    def removed(handle, path):
+        monkeypatch.setattr(lock, "_acquire", acquire)
+        shutil.rmtree(path.parent)
+        return acquire(handle, path)
+
+    monkeypatch.setattr(lock, "_acquire", removed)
+    with run.lock():
+        assert lock.is_held(run.folder / "lock")
+
+
 def test_states_that_other_processes_see(tmp_path):
     run = Store(tmp_path).run(SPEC)
     assert run.status() == {"state": "new"}

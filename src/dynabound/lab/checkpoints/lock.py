@@ -21,6 +21,19 @@ _ATTEMPTS, _PAUSE = 20, 0.05  # a process that checks the lock holds it for a mo
 @contextlib.contextmanager
 def hold(path: Path, name: str) -> Iterator[None]:
     """Hold the lock file ``path`` of run ``name``; the operating system releases it when the process dies."""
+    handle = _lock(path, name)
+    while not _is_at(handle, path):  # the run was removed while we waited, and this file with it
+        os.close(handle)
+        handle = _lock(path, name)
+    try:
+        _write_owner(handle)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(path: Path, name: str) -> int:
+    """A locked descriptor of ``path``, or LockedError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -31,10 +44,17 @@ def hold(path: Path, name: str) -> Iterator[None]:
     try:
         if not _acquire(handle, path):
             raise LockedError(f"run {name} is being trained by {_owner(handle)}; wait for it, or stop that process")
-        _write_owner(handle)
-        yield
-    finally:
+    except StoreError:
         os.close(handle)
+        raise
+    return handle
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def is_held(path: Path) -> bool:
