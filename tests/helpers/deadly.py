@@ -73,3 +73,13 @@ class RankRaises(torch.optim.SGD):
         if torch.distributed.get_rank() == 1:
             raise RuntimeError("rank 1 will not")
         return super().step(closure)
+
+
+def write_or_die(path: Path):
+    """Write the file; the first call in a folder that exists, and every call in any other, dies."""
+    died = path.parent / "died"
+    if not died.exists():
+        if died.parent.exists():
+            died.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    path.touch()

@@ -1,6 +1,5 @@
 """Runs, ranks and tasks in processes that die, raise and are asked to stop."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -15,8 +14,8 @@ from dynabound.lab.engines.pool import LocalEngine, assign_device, run_tasks, tr
 from dynabound.lab.errors import LabError, LockedError
 from dynabound.lab.spec import RunSpec
 from dynabound.lab.store import Store
+from helpers import deadly, worker
 from helpers import tiny_studies as cases
-from helpers import worker
 
 pytestmark = pytest.mark.processes
 
@@ -197,9 +196,11 @@ def test_all_tasks_are_called(tmp_path):
     run_tasks([], jobs=2)
 
 
-def test_a_process_that_dies_is_an_error_with_a_remedy():
+def test_a_process_that_dies_is_replaced_once(tmp_path):
     with pytest.raises(LabError, match="a process that prepares the study died; run the same command again"):
-        run_tasks([partial(os._exit, 1)], jobs=1)
+        run_tasks([partial(deadly.write_or_die, tmp_path / "none" / "file")], jobs=1)
+    run_tasks([partial(deadly.write_or_die, tmp_path / "file")], jobs=1)
+    assert (tmp_path / "file").exists()
 
 
 def test_a_task_that_fails_is_an_error_of_one_line(tmp_path):

@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -212,19 +212,22 @@ def run_tasks(
 ) -> None:
     """Call all tasks, which store their own results, in ``jobs`` processes; ``progress`` gets the number completed.
 
-    LabError if a task fails, or if its process dies.
+    LabError if a task fails, or if its process dies ``MAX_CRASHES`` times.
     """
-    done = 0
+    crashes, done = Counter[int](), 0
     with Pool(jobs) as pool:
-        for task in tasks:
-            pool.submit(task, partial(_call_task, task))
+        for key, task in enumerate(tasks):
+            pool.submit(key, partial(_call_task, task))
         while pool.busy:
             for message in pool.receive():
                 if message.kind == "raised":
                     # The last line of a traceback is the error.
                     raise LabError(str(message.value).strip().rpartition("\n")[-1])
                 if message.kind == "died":
-                    raise LabError("a process that prepares the study died; run the same command again")
+                    crashes[message.key] += 1
+                    if crashes[message.key] == base.MAX_CRASHES:
+                        raise LabError("a process that prepares the study died; run the same command again")
+                    pool.submit(message.key, partial(_call_task, tasks[message.key]))
                 if message.kind == "returned":
                     done += 1
                     progress(done)
@@ -249,14 +252,15 @@ def train_on_ranks(
     They find each other as the processes of ``torchrun`` do. CrashedError if one dies; the others are killed.
     """
     reports: list[tuple[float, LabError | str]] = []
-    deadline = float("inf")
+    stopping, deadline = False, float("inf")
     with tempfile.TemporaryDirectory(prefix="dynabound-") as folder, Pool(ranks) as pool:
         for rank in range(ranks):
             variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": ranks,
                          distributed.RENDEZVOUS_FILE: f"{folder}/rendezvous"}  # fmt: skip
             pool.submit(rank, partial(_run_rank, variables, threads, spec, store, options))
         while pool.busy and time.monotonic() < deadline:
-            if stop():
+            if not stopping and stop():
+                stopping = True
                 pool.stop()
             for message in pool.receive(base.PROGRESS_INTERVAL):
                 if message.kind == "died" and not reports:
